@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element types and reduction operations; the numbers equal those of include/prunex/prunex.h.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace prunex {
+
+enum class DType : uint8_t { f32 = 0, f64, f16, bf16, i8, u8, i32, i64 };
+inline constexpr int kNumDTypes = 8;
+
+enum class Op : uint8_t { sum = 0, avg, max, min, prod };
+inline constexpr int kNumOps = 5;
+
+[[nodiscard]] constexpr size_t size_of(DType t) {
+  switch (t) {
+    case DType::f64:
+    case DType::i64:
+      return 8;
+    case DType::f32:
+    case DType::i32:
+      return 4;
+    case DType::f16:
+    case DType::bf16:
+      return 2;
+    case DType::i8:
+    case DType::u8:
+      return 1;
+  }
+  return 0;
+}
+
+[[nodiscard]] constexpr bool is_float(DType t) {
+  return t == DType::f32 || t == DType::f64 || t == DType::f16 || t == DType::bf16;
+}
+
+[[nodiscard]] constexpr const char* name_of(DType t) {
+  constexpr const char* kNames[] = {"f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64"};
+  return kNames[static_cast<size_t>(t)];
+}
+
+[[nodiscard]] constexpr const char* name_of(Op op) {
+  constexpr const char* kNames[] = {"sum", "avg", "max", "min", "prod"};
+  return kNames[static_cast<size_t>(op)];
+}
+
+// AVG sums 16-bit floats whose sum may overflow (fp16) and integers in a wider type until the one
+// division at the end (design rule 3). Everything else travels as it is.
+[[nodiscard]] constexpr DType partial_type(DType t, Op op) {
+  if (op != Op::avg) {
+    return t;
+  }
+  switch (t) {
+    case DType::f16:
+      return DType::f32;
+    case DType::i8:
+    case DType::u8:
+      return DType::i32;
+    case DType::i32:
+      return DType::i64;
+    default:
+      return t;
+  }
+}
+
+}  // namespace prunex

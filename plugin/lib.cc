@@ -1,0 +1,1 @@
+// Everything is in the core archive; a shared library still wants one object of its own.
