@@ -24,7 +24,4 @@ void tune_for_data(int fd, const SocketOptions& options);
 inline constexpr double kLingerS = 1;
 void close_gracefully(std::span<const int> fds);
 
-// Raises the soft limit of open files to the hard one. false: it was there already.
-[[nodiscard]] bool raise_file_limit();
-
 }  // namespace prunex::transport
