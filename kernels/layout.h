@@ -18,6 +18,7 @@ struct Segment {
   uint64_t count = 0;   // elements; equals mask->count when there is a mask
   std::shared_ptr<const CompiledMask> mask;  // null: dense
   std::string name;     // parameter name for messages; may be empty
+  bool projected = false;  // dropped elements are cut off by contract: counted, not a violation
 };
 
 // Sorted by offset; gaps of the request are filled with unnamed dense segments.
