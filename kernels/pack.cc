@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/pack.h"
+
+#include <cstring>
+
+#include "kernels/host/table.h"
+#include "kernels/host/walk.h"
+
+namespace prunex {
+namespace {
+
+using host::Rows;
+using host::Table;
+
+struct Packer {
+  const Table& table;
+  unsigned shift;
+  const std::byte* buffer;
+  std::byte* packed;
+  const std::byte* packed_end;
+  uint64_t value_bits;  // 0: no audit
+  uint64_t nonzero = 0;
+
+  void gap(uint64_t begin, uint64_t end) {
+    if (value_bits != 0) {
+      nonzero += table.count_nonzero[shift](buffer + (begin << shift), end - begin, value_bits);
+    }
+  }
+  void run(uint64_t begin, uint64_t end) {
+    const size_t bytes = (end - begin) << shift;
+    std::memcpy(packed, buffer + (begin << shift), bytes);
+    packed += bytes;
+  }
+  void rows(const Rows& r) {
+    nonzero += table.pack_rows[shift](block_of(r, shift), buffer + (r.first << shift), packed,
+                                      packed_end, value_bits);
+    packed += (kept_per_row(r) * r.rows) << shift;
+  }
+};
+
+struct Auditor {
+  const Table& table;
+  unsigned shift;
+  const std::byte* buffer;
+  uint64_t value_bits;
+  uint64_t nonzero = 0;
+
+  void gap(uint64_t begin, uint64_t end) {
+    nonzero += table.count_nonzero[shift](buffer + (begin << shift), end - begin, value_bits);
+  }
+  void run(uint64_t, uint64_t) {}
+  void rows(const Rows& r) {
+    nonzero += table.audit_rows[shift](block_of(r, shift), buffer + (r.first << shift), value_bits);
+  }
+};
+
+struct Unpacker {
+  const Table& table;
+  unsigned shift;
+  std::byte* buffer;
+  const std::byte* packed;
+  const std::byte* packed_end;
+
+  void gap(uint64_t begin, uint64_t end) {
+    std::memset(buffer + (begin << shift), 0, (end - begin) << shift);
+  }
+  void run(uint64_t begin, uint64_t end) {
+    const size_t bytes = (end - begin) << shift;
+    std::memcpy(buffer + (begin << shift), packed, bytes);
+    packed += bytes;
+  }
+  void rows(const Rows& r) {
+    table.unpack_rows[shift](block_of(r, shift), packed, packed_end, buffer + (r.first << shift));
+    packed += (kept_per_row(r) * r.rows) << shift;
+  }
+};
+
+template <class Visitor>
+void walk(const Layout& layout, const Slice& slice, Visitor& visitor) {
+  host::Walk<Visitor>(layout, visitor).elements(slice.elem_begin, slice.elem_end);
+}
+
+}  // namespace
+
+void pack(const Layout& layout, DType type, const void* buffer, const Slice& slice, void* packed,
+          uint64_t* nonzero) {
+  const unsigned shift = host::log2_size(type);
+  auto* to = static_cast<std::byte*>(packed);
+  Packer packer{host::active_table(),
+                shift,
+                static_cast<const std::byte*>(buffer),
+                to,
+                to + ((slice.kept_end - slice.kept_begin) << shift),
+                nonzero != nullptr ? host::value_bits_of(type) : 0};
+  walk(layout, slice, packer);
+  if (nonzero != nullptr) {
+    *nonzero += packer.nonzero;
+  }
+}
+
+uint64_t audit(const Layout& layout, DType type, const void* buffer, const Slice& slice) {
+  Auditor auditor{host::active_table(), host::log2_size(type),
+                  static_cast<const std::byte*>(buffer), host::value_bits_of(type)};
+  walk(layout, slice, auditor);
+  return auditor.nonzero;
+}
+
+void unpack(const Layout& layout, DType type, const void* packed, const Slice& slice,
+            void* buffer) {
+  const unsigned shift = host::log2_size(type);
+  const auto* from = static_cast<const std::byte*>(packed);
+  Unpacker unpacker{host::active_table(), shift, static_cast<std::byte*>(buffer), from,
+                    from + ((slice.kept_end - slice.kept_begin) << shift)};
+  walk(layout, slice, unpacker);
+}
+
+}  // namespace prunex
