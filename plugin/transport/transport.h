@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one run-time boundary between whoever moves bytes and how they move. Non-blocking throughout:
-// calls post or poll and return; there are no threads in here. A connection is used by one thread at a
-// time. Messages are delivered whole and in order, per connection and direction.
+// calls post or poll and return; there are no threads in here. A connection is used by one thread
+// at a time. Messages are delivered whole and in order, per connection and direction.
 #pragma once
 #include <poll.h>
 
@@ -33,22 +33,24 @@ class Connection {
  public:
   virtual ~Connection() = default;  // closes; what was handed over by test() == done is still sent
 
-  // Posts a send or receive. `data` stays the caller's and must not change (send) or be read (receive)
-  // until test() says done. Zero bytes are a message too. A message longer than `capacity` breaks the
-  // connection with an error naming both sizes.
+  // Posts a send or receive. `data` stays the caller's and must not change (send) or be read
+  // (receive) until test() says done. Zero bytes are a message too. A message longer than
+  // `capacity` breaks the connection with an error naming both sizes.
   virtual Io isend(const void* data, size_t bytes, const Region* region, Ticket* out) = 0;
   virtual Io irecv(void* data, size_t capacity, const Region* region, Ticket* out) = 0;
 
-  // Progresses the connection; done at most once per ticket, which then is free. `bytes`: message size.
+  // Progresses the connection; done at most once per ticket, which then is free. `bytes`: message
+  // size.
   virtual Io test(Ticket ticket, size_t* bytes) = 0;
   virtual Io progress() = 0;
 
   // Adds what to poll() for before calling progress() again.
   virtual void poll_fds(std::vector<pollfd>& out) const = 0;
 
-  [[nodiscard]] virtual const Error& error() const = 0;       // after failed
+  [[nodiscard]] virtual const Error& error() const = 0;      // after failed
   [[nodiscard]] virtual std::string_view hello() const = 0;  // what the other end said at connect
-  [[nodiscard]] virtual std::string describe() const = 0;    // "10.0.0.1:4711 -> 10.0.0.2:4711 (socket)"
+  [[nodiscard]] virtual std::string describe()
+      const = 0;  // "10.0.0.1:4711 -> 10.0.0.2:4711 (socket)"
 };
 
 // A connection in the making. step() until it is done.
@@ -63,8 +65,8 @@ class Connecting {
 class Listener {
  public:
   virtual ~Listener() = default;
-  // An opaque address, at most 128 bytes, to be carried to the connecting side by the caller. It holds a
-  // random cookie: whoever does not know it is dropped.
+  // An opaque address, at most 128 bytes, to be carried to the connecting side by the caller. It
+  // holds a random cookie: whoever does not know it is dropped.
   [[nodiscard]] virtual std::string handle() const = 0;
   // nullptr: nobody yet. A stray or malformed caller is dropped and never an error.
   virtual Result<std::unique_ptr<Connection>> accept() = 0;
@@ -76,10 +78,10 @@ class Transport {
   virtual ~Transport() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;
   virtual Result<std::unique_ptr<Listener>> listen() = 0;
-  // `hello` (at most 256 bytes) reaches the accepting side. Retries with back-off until `timeout_s`.
+  // `hello` (at most 256 bytes) reaches the accepting side. Retries with back-off until
+  // `timeout_s`.
   virtual Result<std::unique_ptr<Connecting>> connect(std::string_view handle,
-                                                      std::string_view hello,
-                                                      double timeout_s) = 0;
+                                                      std::string_view hello, double timeout_s) = 0;
   virtual Result<std::unique_ptr<Region>> register_memory(void* data, size_t bytes) = 0;
 };
 
