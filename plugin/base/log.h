@@ -4,6 +4,8 @@
 #pragma once
 #include <string>
 
+#include "plugin/base/result.h"  // strf, for PRUNEX_LOG
+
 namespace prunex {
 
 enum class LogLevel : int { none = 0, warn = 1, info = 2, trace = 3 };

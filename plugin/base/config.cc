@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/base/config.h"
+
+#include <strings.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <system_error>
+#include <utility>
+
+#include "plugin/base/address.h"
+#include "plugin/base/edit_distance.h"
+#include "plugin/base/interfaces.h"
+
+extern char** environ;
+
+namespace prunex {
+namespace {
+
+// A parser stores the value and answers nullptr, or says what is wrong beyond "not in range".
+constexpr const char* kOk = nullptr;
+constexpr const char* kNotInRange = "";
+using Parse = const char* (*)(std::string_view text, Config& out);
+
+struct Row {
+  ConfigRow doc;
+  Parse parse;
+  Parse parse_twin = nullptr;  // where NCCL's values differ from ours
+};
+
+template <class Int>
+bool parse_int(std::string_view text, Int lo, Int hi, Int* out) {
+  Int value{};
+  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (ec != std::errc() || end != text.data() + text.size() || value < lo || value > hi) {
+    return false;
+  }
+  *out = value;
+  return true;
+}
+
+const char* parse_timeout(std::string_view text, Config& out) {
+  // strtod would follow the locale's decimal comma.
+  double value = 0;
+  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (ec != std::errc() || end != text.data() + text.size() || !(value >= 0.1 && value <= 1e6)) {
+    return kNotInRange;
+  }
+  out.timeout_s = value;
+  return kOk;
+}
+
+template <class Value, size_t N>
+const char* parse_choice(std::string_view text,
+                         const std::array<std::pair<std::string_view, Value>, N>& choices,
+                         Value* out) {
+  for (const auto& [name, value] : choices) {
+    if (name.size() == text.size() && strncasecmp(name.data(), text.data(), name.size()) == 0) {
+      *out = value;
+      return kOk;
+    }
+  }
+  return kNotInRange;
+}
+
+using LevelChoice = std::pair<std::string_view, LogLevel>;
+constexpr std::array<LevelChoice, 4> kLevels{{{"NONE", LogLevel::none},
+                                              {"WARN", LogLevel::warn},
+                                              {"INFO", LogLevel::info},
+                                              {"TRACE", LogLevel::trace}}};
+
+const char* parse_debug(std::string_view text, Config& out) {
+  return parse_choice(text, kLevels, &out.debug);
+}
+
+const char* parse_nccl_debug(std::string_view text, Config& out) {
+  // VERSION and ABORT are NCCL's own and ask nothing of us; NCCL takes any other word for "say
+  // nothing" and goes on, so that such a word must not stop a job here either.
+  if (parse_choice(text, kLevels, &out.debug) != kOk) {
+    out.debug = LogLevel::warn;
+  }
+  return kOk;
+}
+
+const char* parse_root(std::string_view text, Config& out) {
+  if (!parse_host_port(text)) {
+    return kNotInRange;
+  }
+  out.root = text;
+  return kOk;
+}
+
+constexpr int kMaxWorld = 65536;
+const char* parse_rank(std::string_view text, Config& out) {
+  return parse_int(text, 0, kMaxWorld - 1, &out.rank) ? kOk : kNotInRange;
+}
+const char* parse_size(std::string_view text, Config& out) {
+  return parse_int(text, 1, kMaxWorld, &out.size) ? kOk : kNotInRange;
+}
+
+const char* parse_node_id(std::string_view text, Config& out) {
+  if (text.size() > 255 || text.find('\0') != std::string_view::npos) {
+    return kNotInRange;
+  }
+  out.node_id = text;
+  return kOk;
+}
+
+const char* parse_ifname(std::string_view text, Config& out) {
+  if (!parse_interface_filter(text)) {
+    return kNotInRange;
+  }
+  out.socket_ifname = text;
+  return kOk;
+}
+
+const char* parse_ports(std::string_view text, Config& out) {
+  if (!parse_port_range(text)) {
+    return kNotInRange;
+  }
+  out.port_range = text;
+  return kOk;
+}
+
+const char* parse_on_mismatch(std::string_view text, Config& out) {
+  constexpr std::array<std::pair<std::string_view, OnMismatch>, 2> kChoices{
+      {{"dense", OnMismatch::dense}, {"error", OnMismatch::error}}};
+  return parse_choice(text, kChoices, &out.on_mismatch);
+}
+
+const char* parse_isa(std::string_view text, Config& out) {
+  constexpr std::array<std::pair<std::string_view, Isa>, 4> kChoices{{{"auto", Isa::automatic},
+                                                                      {"scalar", Isa::scalar},
+                                                                      {"avx2", Isa::avx2},
+                                                                      {"avx512", Isa::avx512}}};
+  return parse_choice(text, kChoices, &out.isa);
+}
+
+const char* parse_rails(std::string_view text, Config& out) {
+  return parse_int(text, 0, 64, &out.rails) ? kOk : kNotInRange;
+}
+const char* parse_streams(std::string_view text, Config& out) {
+  return parse_int(text, 0, 16, &out.streams) ? kOk : kNotInRange;
+}
+
+const char* parse_chunk(std::string_view text, Config& out) {
+  int shift = 0;
+  if (!text.empty()) {
+    const char last = static_cast<char>(text.back() & ~0x20);
+    shift = last == 'K' ? 10 : last == 'M' ? 20 : 0;
+    text.remove_suffix(shift == 0 ? 0 : 1);
+  }
+  constexpr int64_t kLeast = 4096, kMost = int64_t{1} << 20;
+  int64_t value = 0;
+  if (!parse_int<int64_t>(text, 0, kMost, &value) || value > kMost >> shift) {
+    return kNotInRange;
+  }
+  value <<= shift;
+  if (value != 0 && value < kLeast) {
+    return kNotInRange;
+  }
+  out.chunk_bytes = value;
+  return kOk;
+}
+
+const char* parse_algorithm(std::string_view text, Config& out) {
+  constexpr std::array<std::pair<std::string_view, const char*>, 3> kChoices{
+      {{"auto", "auto"}, {"exchange", "exchange"}, {"scatter", "scatter"}}};
+  const char* name = nullptr;
+  const char* wrong = parse_choice(text, kChoices, &name);
+  if (wrong == kOk) {
+    out.algorithm = name;
+  }
+  return wrong;
+}
+
+// The order is that of the documentation.
+constexpr Row kTable[] = {
+    {{"PRUNEX_ROOT", "where rank 0 listens and the other ranks find it", "host:port or [IPv6]:port",
+      "", nullptr},
+     parse_root},
+    {{"PRUNEX_RANK",
+      "this process's rank; else RANK (torchrun), OMPI_COMM_WORLD_RANK, PMI_RANK, "
+      "MV2_COMM_WORLD_RANK, SLURM_PROCID",
+      "0 to 65535", "", nullptr},
+     parse_rank},
+    {{"PRUNEX_WORLD_SIZE", "number of ranks; from the same source as the rank", "1 to 65536", "",
+      nullptr},
+     parse_size},
+    {{"PRUNEX_NODE_ID", "name of this node: ranks with equal names share memory",
+      "text of up to 255 bytes", "", "NCCL_HOSTID"},
+     parse_node_id},
+    {{"PRUNEX_TIMEOUT", "deadline of every call and of start-up, in seconds", "0.1 to 1e6", "1800",
+      nullptr},
+     parse_timeout},
+    {{"PRUNEX_DEBUG", "how much to say on stderr", "NONE|WARN|INFO|TRACE", "WARN", "NCCL_DEBUG"},
+     parse_debug,
+     parse_nccl_debug},
+    {{"PRUNEX_SOCKET_IFNAME", "network interfaces to use",
+      "list of prefixes a,b; ^a,b all others; =a,b whole names", "", "NCCL_SOCKET_IFNAME"},
+     parse_ifname},
+    {{"PRUNEX_PORT_RANGE", "TCP ports that may be bound", "lo-hi, 1 <= lo <= hi <= 65535", "",
+      nullptr},
+     parse_ports},
+    {{"PRUNEX_ON_MISMATCH", "what to do when ranks hold different masks", "dense|error", "dense",
+      nullptr},
+     parse_on_mismatch},
+    {{"PRUNEX_ISA", "instruction set of the host kernels", "auto|scalar|avx2|avx512", "auto",
+      nullptr},
+     parse_isa},
+    {{"PRUNEX_RAILS", "at most this many leaders per node; 0: one per NIC", "0 to 64", "0",
+      nullptr},
+     parse_rails},
+    {{"PRUNEX_STREAMS", "TCP streams per connection; 0: by the table", "0 to 16", "0", nullptr},
+     parse_streams},
+    {{"PRUNEX_CHUNK_BYTES", "pipeline chunk; 0: by the table", "0, or 4096 to 1M; K, M allowed",
+      "0", nullptr},
+     parse_chunk},
+    {{"PRUNEX_ALGORITHM", "exchange between nodes; auto: by the table", "auto|exchange|scatter",
+      "auto", nullptr},
+     parse_algorithm},
+};
+constexpr size_t kRows = std::size(kTable);
+
+constexpr auto kDocs = [] {
+  std::array<ConfigRow, kRows> out{};
+  for (size_t i = 0; i < kRows; ++i) {
+    out[i] = kTable[i].doc;
+  }
+  return out;
+}();
+
+struct Launcher {
+  const char* rank;
+  const char* size;
+  // Slurm sets one half without meaning a task: SLURM_PROCID in a batch script, SLURM_NTASKS in
+  // salloc's shell.
+  bool half_is_none = false;
+};
+constexpr Launcher kLaunchers[] = {
+    {"PRUNEX_RANK", "PRUNEX_WORLD_SIZE"},
+    {"RANK", "WORLD_SIZE"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"PMI_RANK", "PMI_SIZE"},
+    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
+    {"SLURM_PROCID", "SLURM_NTASKS", true},
+};
+
+std::string shown(std::string_view value) {
+  constexpr size_t kMost = 120;
+  std::string out(value.substr(0, kMost));
+  for (char& c : out) {
+    c = static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;  // messages stay one line
+  }
+  return value.size() > kMost ? out + "..." : out;
+}
+
+// Gathers while the table is walked; every fault is kept, not only the first.
+class Loader {
+ public:
+  explicit Loader(const Environment& environment) : environment_(environment) {}
+
+  [[nodiscard]] Result<LoadedConfig> load() {
+    const Launcher* launcher = find_launcher();
+    for (const Row& row : kTable) {
+      const std::string_view name = row.doc.name;
+      if (name == "PRUNEX_RANK" || name == "PRUNEX_WORLD_SIZE") {
+        const bool is_rank = name == "PRUNEX_RANK";
+        const char* variable = launcher == nullptr ? nullptr
+                               : is_rank           ? launcher->rank
+                                                   : launcher->size;
+        take(row, variable, row.parse);
+      } else if (get(row.doc.name) || row.doc.twin == nullptr) {
+        take(row, row.doc.name, row.parse);
+      } else {
+        take(row, row.doc.twin, row.parse_twin != nullptr ? row.parse_twin : row.parse);
+      }
+    }
+    check_pair(launcher);
+    find_unknown_names();
+    if (!faults_.empty()) {
+      return fail(Code::config, faults_);
+    }
+    return std::move(out_);
+  }
+
+ private:
+  // An empty value is an unset one: `VAR= command` is how a shell unsets for one command.
+  [[nodiscard]] std::optional<std::string> get(const char* name) const {
+    auto value = environment_.lookup(name);
+    return value && !value->empty() ? value : std::nullopt;
+  }
+
+  void fault(std::string text) { faults_ += (faults_.empty() ? "" : "; ") + std::move(text); }
+
+  void take(const Row& row, const char* variable, Parse parse) {
+    const auto value = variable == nullptr ? std::nullopt : get(variable);
+    if (!value) {
+      out_.values.push_back({row.doc.name, row.doc.fallback, "default"});
+      return;
+    }
+    if (parse(*value, out_.config) != kOk) {
+      fault(strf("%s=%s is not allowed: expected %s", variable, shown(*value).c_str(),
+                 row.doc.range));
+      return;
+    }
+    out_.values.push_back({row.doc.name, *value, variable});
+  }
+
+  [[nodiscard]] const Launcher* find_launcher() {
+    for (const Launcher& one : kLaunchers) {
+      const bool rank = get(one.rank).has_value(), size = get(one.size).has_value();
+      if (rank && size) {
+        return &one;
+      }
+      if (rank != size && !one.half_is_none) {
+        fault(strf("%s is set but %s is not: set both or neither", rank ? one.rank : one.size,
+                   rank ? one.size : one.rank));
+        return nullptr;
+      }
+    }
+    return nullptr;
+  }
+
+  void check_pair(const Launcher* launcher) {
+    const Config& c = out_.config;
+    if (launcher != nullptr && c.rank >= 0 && c.size >= 0 && c.rank >= c.size) {
+      fault(strf("%s=%d is not below %s=%d", launcher->rank, c.rank, launcher->size, c.size));
+    }
+  }
+
+  void find_unknown_names() {
+    for (const std::string& name : environment_.names) {
+      constexpr std::string_view kPrefix = "PRUNEX_";
+      const bool ours = name.starts_with(kPrefix);
+      size_t best = SIZE_MAX;
+      const char* nearest = nullptr;
+      for (const Row& row : kTable) {
+        const size_t distance = edit_distance(name.substr(0, 64), row.doc.name);
+        if (distance < best) {
+          best = distance;
+          nearest = row.doc.name;
+        }
+      }
+      // Foreign names such as PRUNE_RATIO are the trainer's own business; one that is two slips
+      // from a name of ours is not.
+      constexpr size_t kSlips = 2;
+      if (best == 0 || (!ours && best > kSlips) || !get(name.c_str())) {
+        continue;
+      }
+      out_.warnings.push_back(
+          ours ? strf("%s is set, but there is no such variable; the nearest is %s",
+                      shown(name).c_str(), nearest)
+               : strf("%s is set; did you mean %s?", shown(name).c_str(), nearest));
+    }
+  }
+
+  const Environment& environment_;
+  LoadedConfig out_;
+  std::string faults_;
+};
+
+}  // namespace
+
+std::span<const ConfigRow> config_table() { return kDocs; }
+
+Environment process_environment() {
+  Environment out;
+  out.lookup = [](std::string_view name) -> std::optional<std::string> {
+    const char* value = std::getenv(std::string(name).c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+  for (char** one = environ; one != nullptr && *one != nullptr; ++one) {
+    const std::string_view entry = *one;
+    out.names.emplace_back(entry.substr(0, entry.find('=')));
+  }
+  return out;
+}
+
+Result<LoadedConfig> load_config(const Environment& environment) {
+  return Loader(environment).load();
+}
+
+}  // namespace prunex
