@@ -25,16 +25,18 @@ NetworkStage::NetworkStage(Context& context, const ExchangeInput& input, size_t 
   }
   const size_t slots = c_.memory.shape().slots;
   partial_stride_ = (own * size_of(plan_.partial) + 63) / 64 * 64;
+  while (next_ < plan_.chunks.size() && plan_.chunks[next_].rail != rail_) {
+    ++next_;
+  }
+  const size_t rails = c_.links.size();
+  const size_t own_chunks = (plan_.chunks.size() - next_ + rails - 1) / rails;
+  flights_.resize(std::min(slots, own_chunks));
   std::vector<std::byte>& scratch = c_.scratch[rail];
   const size_t need = plan_.algorithm == Algorithm::inlined
                           ? 0
-                          : partial_stride_ * (links_.nodes() - 1) * std::min(slots, plan_.chunks.size());
+                          : partial_stride_ * (links_.nodes() - 1) * flights_.size();
   if (scratch.size() < need) {
     scratch.resize(need);
-  }
-  flights_.resize(slots);
-  while (next_ < plan_.chunks.size() && plan_.chunks[next_].rail != rail_) {
-    ++next_;
   }
 }
 
@@ -42,11 +44,11 @@ size_t NetworkStage::slot_of(size_t chunk) const {
   return (in_.base + chunk) % c_.memory.shape().slots;
 }
 
-std::byte* NetworkStage::partial_of(size_t slot, size_t node) const {
+std::byte* NetworkStage::partial_of(const Flight& flight, size_t node) const {
   const size_t others = links_.nodes() - 1;
   const size_t index = node < links_.self() ? node : node - 1;
-  const size_t rows = std::min(c_.memory.shape().slots, plan_.chunks.size());
-  return c_.scratch[rail_].data() + ((slot % rows) * others + index) * partial_stride_;
+  const auto row = static_cast<size_t>(&flight - flights_.data());
+  return c_.scratch[rail_].data() + (row * others + index) * partial_stride_;
 }
 
 bool NetworkStage::reduced_by_all(uint64_t chunk) const {
@@ -360,7 +362,7 @@ Result<bool> NetworkStage::post(Flight& f, StepKind kind, uint32_t first, uint32
       const std::byte* from = partial ? c_.memory.sum(slot) : c_.memory.output(slot);
       io = link.isend(from + step.offset * element, bytes, nullptr, &ticket);
     } else {
-      std::byte* to = partial ? partial_of(slot, step.node)
+      std::byte* to = partial ? partial_of(f, step.node)
                               : c_.memory.output(slot) + step.offset * element;
       io = link.irecv(to, bytes, nullptr, &ticket);
     }
@@ -419,7 +421,7 @@ void NetworkStage::combine(Flight& f) {
   for (size_t n = 0; n < links_.nodes(); ++n) {
     sources[n] = n == links_.self()
                      ? c_.memory.sum(slot) + chunk.own_offset * size_of(plan_.partial)
-                     : partial_of(slot, n);
+                     : partial_of(f, n);
   }
   reduce(c_.memory.output(slot) + chunk.own_offset * size_of(plan_.type), plan_.type, sources,
          plan_.partial, chunk.own_count, plan_.op, plan_.divisor);

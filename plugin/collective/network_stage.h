@@ -52,7 +52,7 @@ class NetworkStage {
   void retire();
   [[nodiscard]] bool reduced_by_all(uint64_t chunk) const;
   [[nodiscard]] size_t slot_of(size_t chunk) const;
-  [[nodiscard]] std::byte* partial_of(size_t slot, size_t node) const;
+  [[nodiscard]] std::byte* partial_of(const Flight& flight, size_t node) const;
 
   Context& c_;
   const ExchangeInput& in_;
