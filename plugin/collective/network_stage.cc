@@ -281,7 +281,8 @@ Result<bool> NetworkStage::progress_chunks() {
     moved = true;
   }
   for (size_t i = 0; i < active_; ++i) {
-    auto advanced = advance(flights_[(first_ + i) % flights_.size()]);
+    const Flight* before = i == 0 ? nullptr : &flights_[(first_ + i - 1) % flights_.size()];
+    auto advanced = advance(flights_[(first_ + i) % flights_.size()], before);
     if (!advanced) {
       return advanced;
     }
@@ -291,19 +292,24 @@ Result<bool> NetworkStage::progress_chunks() {
   return moved;
 }
 
-// Flights are visited in chunk order, and every post of one kind happens in that order: so both ends of
-// a connection agree on which message is which.
-Result<bool> NetworkStage::advance(Flight& f) {
+// Every post of one kind happens in chunk order, so that both ends of a connection agree on which message
+// is which: a flight posts a kind only after the one before it has posted all of that kind.
+Result<bool> NetworkStage::advance(Flight& f, const Flight* before) {
   const Chunk& chunk = plan_.chunks[f.chunk];
   bool moved = false;
-  const auto run = [&](StepKind kind, bool ready, uint32_t& cursor) -> Result<> {
+  const auto run = [&](StepKind kind, bool ready, uint32_t Flight::* cursor) -> Result<> {
     const bool partial = kind == StepKind::send_partial || kind == StepKind::recv_partial;
+    const auto count_of = [partial](const Chunk& c) {
+      return partial ? c.partial_steps : c.result_steps;
+    };
     const uint32_t first = partial ? chunk.first_step : chunk.first_step + chunk.partial_steps;
-    const uint32_t count = partial ? chunk.partial_steps : chunk.result_steps;
-    if (!ready || cursor >= count) {
+    const uint32_t count = count_of(chunk);
+    const bool turn =
+        before == nullptr || before->*cursor >= count_of(plan_.chunks[before->chunk]);
+    if (!ready || !turn || f.*cursor >= count) {
       return {};
     }
-    auto posted = post(f, kind, first, count, cursor);
+    auto posted = post(f, kind, first, count, f.*cursor);
     if (!posted) {
       return tl::unexpected(posted.error());
     }
@@ -311,10 +317,10 @@ Result<bool> NetworkStage::advance(Flight& f) {
     return {};
   };
   const bool reduced = f.combined || reduced_by_all(f.chunk);
-  if (auto r = run(StepKind::recv_partial, true, f.recvs_posted); !r) {
+  if (auto r = run(StepKind::recv_partial, true, &Flight::recvs_posted); !r) {
     return tl::unexpected(r.error());
   }
-  if (auto r = run(StepKind::send_partial, reduced, f.sends_posted); !r) {
+  if (auto r = run(StepKind::send_partial, reduced, &Flight::sends_posted); !r) {
     return tl::unexpected(r.error());
   }
   auto got = reap(f.recvs, f.recv_nodes, f.recv_channels);
@@ -322,14 +328,14 @@ Result<bool> NetworkStage::advance(Flight& f) {
     return got;
   }
   moved = moved || *got;
-  if (!f.combined && reduced && f.recvs.empty() && f.recvs_posted >= chunk.partial_steps) {
+  if (!f.combined && (before == nullptr || before->combined) && reduced && f.recvs.empty() && f.recvs_posted >= chunk.partial_steps) {
     combine(f);
     moved = true;
   }
-  if (auto r = run(StepKind::recv_result, f.combined, f.result_recvs_posted); !r) {
+  if (auto r = run(StepKind::recv_result, f.combined, &Flight::result_recvs_posted); !r) {
     return tl::unexpected(r.error());
   }
-  if (auto r = run(StepKind::send_result, f.combined, f.result_sends_posted); !r) {
+  if (auto r = run(StepKind::send_result, f.combined, &Flight::result_sends_posted); !r) {
     return tl::unexpected(r.error());
   }
   auto sent = reap(f.sends, f.send_nodes, f.send_channels);

@@ -43,7 +43,7 @@ class NetworkStage {
   [[nodiscard]] Audit node_audit() const;
   void combine_inlined();
   [[nodiscard]] Result<bool> progress_chunks();
-  [[nodiscard]] Result<bool> advance(Flight& flight);
+  [[nodiscard]] Result<bool> advance(Flight& flight, const Flight* before);
   [[nodiscard]] Result<bool> post(Flight& flight, StepKind kind, uint32_t first, uint32_t count,
                                   uint32_t& cursor);
   [[nodiscard]] Result<bool> reap(std::vector<transport::Ticket>& tickets,
