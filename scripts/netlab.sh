@@ -21,11 +21,11 @@
 #
 # The command finds PRUNEX_NODE_ID=node<i>, NODE_RANK=<i>, NNODES=<K>, PRUNEX_ROOT=<address of
 # node0>:<port>, MASTER_ADDR, MASTER_PORT (another port: torch's), PRUNEX_SOCKET_IFNAME, NETLAB_ADDR (its own
-# address), PRUNEX_NETLAB=netns and PRUNEX_NETLAB_RATE (the rate, or "none").
+# address), NETLAB_MODE=netns and NETLAB_RATE (the rate, or "none").
 # Exit status: that of the first node that failed, else 0.
 #
 # Where the system permits no namespaces, or with --loopback, the nodes share this machine's loopback
-# interface: PRUNEX_NETLAB=loopback, addresses 127.0.0.1, no rate (PRUNEX_NETLAB_RATE=none), said on stderr.
+# interface: NETLAB_MODE=loopback, addresses 127.0.0.1, no rate (NETLAB_RATE=none), said on stderr.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -241,7 +241,7 @@ start_nodes() {
     local wrap=(env -u NETLAB_STAGE -u NCCL_SOCKET_IFNAME -C "$PWD"
       PRUNEX_NODE_ID="node$i" NODE_RANK="$i" NNODES="$nodes"
       PRUNEX_ROOT="$root:$root_port" MASTER_ADDR="$root" MASTER_PORT="$torch_port"
-      PRUNEX_NETLAB="$mode" PRUNEX_NETLAB_RATE="${rate:-none}"
+      NETLAB_MODE="$mode" NETLAB_RATE="${rate:-none}"
       PRUNEX_SOCKET_IFNAME="$interfaces" NETLAB_ADDR="$addr")
     if [[ $mode == netns ]]; then
       local ns=/proc/${holders[$i]}/ns
