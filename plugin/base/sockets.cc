@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -41,6 +42,9 @@ int try_listen(const SocketAddress& at, int backlog, Fd* out) {
     return errno;
   }
   set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (at.family() == AF_INET6) {
+    set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);  // [::] means IPv4 as well
+  }
   if (::bind(fd.get(), at.data(), at.length) != 0 || ::listen(fd.get(), backlog) != 0) {
     return errno;
   }
@@ -82,6 +86,14 @@ Result<Listening> listen_tcp(const SocketAddress& at, PortRange range, int backl
   return out;
 }
 
+void raise_descriptor_limit(size_t wanted) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < wanted) {
+    limit.rlim_cur = std::min<rlim_t>(wanted, limit.rlim_max);
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+  }
+}
+
 Result<std::optional<Accepted>> accept_tcp(int listen_fd) {
   Accepted out;
   out.peer.length = sizeof out.peer.storage;
@@ -104,10 +116,19 @@ Result<std::optional<Accepted>> accept_tcp(int listen_fd) {
   }
 }
 
-Result<Fd> start_connect(const SocketAddress& peer) {
+Result<Fd> start_connect(const SocketAddress& peer, const SocketAddress& source) {
   Fd fd(::socket(peer.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) {
     return no_descriptor("cannot make a socket", errno);
+  }
+  if (source) {
+    SocketAddress from = source;
+    from.set_port(0);
+    // The port is chosen in connect(), where one local port may serve many peers.
+    set_option(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+    if (::bind(fd.get(), from.data(), from.length) != 0) {
+      return system_error("cannot connect from " + host_text(from), errno);
+    }
   }
   if (::connect(fd.get(), peer.data(), peer.length) != 0 && errno != EINPROGRESS &&
       errno != EINTR) {

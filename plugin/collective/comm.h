@@ -84,10 +84,12 @@ class Comm {
   explicit Comm(const CommOptions& options);
   // comm_create.cc
   [[nodiscard]] Result<> build();
-  [[nodiscard]] Result<> join_node(std::vector<topo::RankFacts> facts);
-  [[nodiscard]] Result<bool> try_join_node(std::vector<topo::RankFacts>& facts);
-  [[nodiscard]] Result<> connect_leaders();
-  [[nodiscard]] Result<std::vector<std::string>> agree(const Result<>& mine, std::string record);
+  [[nodiscard]] Result<> join();
+  [[nodiscard]] Result<> join_node(const std::vector<topo::RankFacts>& facts,
+                                   std::vector<int>& strangers);
+  [[nodiscard]] Result<> connect_leaders(const std::vector<topo::RankFacts>& facts, bool& rails_ok);
+  [[nodiscard]] Result<std::vector<std::string>> agree(const Result<>& mine,
+                                                       const std::string& record);
 
   // comm.cc
   struct Effective {           // what a call really uses
@@ -116,7 +118,7 @@ class Comm {
   CommOptions options_;
   std::string topology_text_;
   std::unique_ptr<Control> control_;
-  std::unique_ptr<transport::Transport> network_;
+  std::vector<std::unique_ptr<transport::Transport>> networks_;  // by rail, where this rank leads
   std::vector<std::unique_ptr<transport::Listener>> listeners_;  // by rail
   Context context_;
 
