@@ -25,16 +25,18 @@ NetworkStage::NetworkStage(Context& context, const ExchangeInput& input, size_t 
   }
   const size_t slots = c_.memory.shape().slots;
   partial_stride_ = (own * size_of(plan_.partial) + 63) / 64 * 64;
+  while (next_ < plan_.chunks.size() && plan_.chunks[next_].rail != rail_) {
+    ++next_;
+  }
+  const size_t rails = c_.links.size();
+  const size_t own_chunks = (plan_.chunks.size() - next_ + rails - 1) / rails;
+  flights_.resize(std::min(slots, own_chunks));
   std::vector<std::byte>& scratch = c_.scratch[rail];
   const size_t need = plan_.algorithm == Algorithm::inlined
                           ? 0
-                          : partial_stride_ * (links_.nodes() - 1) * std::min(slots, plan_.chunks.size());
+                          : partial_stride_ * (links_.nodes() - 1) * flights_.size();
   if (scratch.size() < need) {
     scratch.resize(need);
-  }
-  flights_.resize(slots);
-  while (next_ < plan_.chunks.size() && plan_.chunks[next_].rail != rail_) {
-    ++next_;
   }
 }
 
@@ -42,11 +44,11 @@ size_t NetworkStage::slot_of(size_t chunk) const {
   return (in_.base + chunk) % c_.memory.shape().slots;
 }
 
-std::byte* NetworkStage::partial_of(size_t slot, size_t node) const {
+std::byte* NetworkStage::partial_of(const Flight& flight, size_t node) const {
   const size_t others = links_.nodes() - 1;
   const size_t index = node < links_.self() ? node : node - 1;
-  const size_t rows = std::min(c_.memory.shape().slots, plan_.chunks.size());
-  return c_.scratch[rail_].data() + ((slot % rows) * others + index) * partial_stride_;
+  const auto row = static_cast<size_t>(&flight - flights_.data());
+  return c_.scratch[rail_].data() + (row * others + index) * partial_stride_;
 }
 
 bool NetworkStage::reduced_by_all(uint64_t chunk) const {
@@ -279,7 +281,8 @@ Result<bool> NetworkStage::progress_chunks() {
     moved = true;
   }
   for (size_t i = 0; i < active_; ++i) {
-    auto advanced = advance(flights_[(first_ + i) % flights_.size()]);
+    const Flight* before = i == 0 ? nullptr : &flights_[(first_ + i - 1) % flights_.size()];
+    auto advanced = advance(flights_[(first_ + i) % flights_.size()], before);
     if (!advanced) {
       return advanced;
     }
@@ -289,19 +292,24 @@ Result<bool> NetworkStage::progress_chunks() {
   return moved;
 }
 
-// Flights are visited in chunk order, and every post of one kind happens in that order: so both ends of
-// a connection agree on which message is which.
-Result<bool> NetworkStage::advance(Flight& f) {
+// Every post of one kind happens in chunk order, so that both ends of a connection agree on which message
+// is which: a flight posts a kind only after the one before it has posted all of that kind.
+Result<bool> NetworkStage::advance(Flight& f, const Flight* before) {
   const Chunk& chunk = plan_.chunks[f.chunk];
   bool moved = false;
-  const auto run = [&](StepKind kind, bool ready, uint32_t& cursor) -> Result<> {
+  const auto run = [&](StepKind kind, bool ready, uint32_t Flight::* cursor) -> Result<> {
     const bool partial = kind == StepKind::send_partial || kind == StepKind::recv_partial;
+    const auto count_of = [partial](const Chunk& c) {
+      return partial ? c.partial_steps : c.result_steps;
+    };
     const uint32_t first = partial ? chunk.first_step : chunk.first_step + chunk.partial_steps;
-    const uint32_t count = partial ? chunk.partial_steps : chunk.result_steps;
-    if (!ready || cursor >= count) {
+    const uint32_t count = count_of(chunk);
+    const bool turn =
+        before == nullptr || before->*cursor >= count_of(plan_.chunks[before->chunk]);
+    if (!ready || !turn || f.*cursor >= count) {
       return {};
     }
-    auto posted = post(f, kind, first, count, cursor);
+    auto posted = post(f, kind, first, count, f.*cursor);
     if (!posted) {
       return tl::unexpected(posted.error());
     }
@@ -309,10 +317,10 @@ Result<bool> NetworkStage::advance(Flight& f) {
     return {};
   };
   const bool reduced = f.combined || reduced_by_all(f.chunk);
-  if (auto r = run(StepKind::recv_partial, true, f.recvs_posted); !r) {
+  if (auto r = run(StepKind::recv_partial, true, &Flight::recvs_posted); !r) {
     return tl::unexpected(r.error());
   }
-  if (auto r = run(StepKind::send_partial, reduced, f.sends_posted); !r) {
+  if (auto r = run(StepKind::send_partial, reduced, &Flight::sends_posted); !r) {
     return tl::unexpected(r.error());
   }
   auto got = reap(f.recvs, f.recv_nodes, f.recv_channels);
@@ -320,14 +328,14 @@ Result<bool> NetworkStage::advance(Flight& f) {
     return got;
   }
   moved = moved || *got;
-  if (!f.combined && reduced && f.recvs.empty() && f.recvs_posted >= chunk.partial_steps) {
+  if (!f.combined && (before == nullptr || before->combined) && reduced && f.recvs.empty() && f.recvs_posted >= chunk.partial_steps) {
     combine(f);
     moved = true;
   }
-  if (auto r = run(StepKind::recv_result, f.combined, f.result_recvs_posted); !r) {
+  if (auto r = run(StepKind::recv_result, f.combined, &Flight::result_recvs_posted); !r) {
     return tl::unexpected(r.error());
   }
-  if (auto r = run(StepKind::send_result, f.combined, f.result_sends_posted); !r) {
+  if (auto r = run(StepKind::send_result, f.combined, &Flight::result_sends_posted); !r) {
     return tl::unexpected(r.error());
   }
   auto sent = reap(f.sends, f.send_nodes, f.send_channels);
@@ -360,7 +368,7 @@ Result<bool> NetworkStage::post(Flight& f, StepKind kind, uint32_t first, uint32
       const std::byte* from = partial ? c_.memory.sum(slot) : c_.memory.output(slot);
       io = link.isend(from + step.offset * element, bytes, nullptr, &ticket);
     } else {
-      std::byte* to = partial ? partial_of(slot, step.node)
+      std::byte* to = partial ? partial_of(f, step.node)
                               : c_.memory.output(slot) + step.offset * element;
       io = link.irecv(to, bytes, nullptr, &ticket);
     }
@@ -419,7 +427,7 @@ void NetworkStage::combine(Flight& f) {
   for (size_t n = 0; n < links_.nodes(); ++n) {
     sources[n] = n == links_.self()
                      ? c_.memory.sum(slot) + chunk.own_offset * size_of(plan_.partial)
-                     : partial_of(slot, n);
+                     : partial_of(f, n);
   }
   reduce(c_.memory.output(slot) + chunk.own_offset * size_of(plan_.type), plan_.type, sources,
          plan_.partial, chunk.own_count, plan_.op, plan_.divisor);

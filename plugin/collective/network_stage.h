@@ -43,7 +43,7 @@ class NetworkStage {
   [[nodiscard]] Audit node_audit() const;
   void combine_inlined();
   [[nodiscard]] Result<bool> progress_chunks();
-  [[nodiscard]] Result<bool> advance(Flight& flight);
+  [[nodiscard]] Result<bool> advance(Flight& flight, const Flight* before);
   [[nodiscard]] Result<bool> post(Flight& flight, StepKind kind, uint32_t first, uint32_t count,
                                   uint32_t& cursor);
   [[nodiscard]] Result<bool> reap(std::vector<transport::Ticket>& tickets,
@@ -52,7 +52,7 @@ class NetworkStage {
   void retire();
   [[nodiscard]] bool reduced_by_all(uint64_t chunk) const;
   [[nodiscard]] size_t slot_of(size_t chunk) const;
-  [[nodiscard]] std::byte* partial_of(size_t slot, size_t node) const;
+  [[nodiscard]] std::byte* partial_of(const Flight& flight, size_t node) const;
 
   Context& c_;
   const ExchangeInput& in_;

@@ -204,7 +204,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Shape{"one", {0}}, Shape{"node_of_3", {0, 0, 0}}, Shape{"two_nodes", {0, 1}},
                       Shape{"2x2", {0, 0, 1, 1}}, Shape{"1_2_3", {0, 1, 1, 2, 2, 2}},
                       Shape{"interleaved", {0, 1, 2, 0, 1, 2}}, Shape{"4_nodes", {0, 1, 2, 3}}),
-    [](const auto& info) { return std::string(info.param.name); });
+    [](const auto& shape) { return std::string(shape.param.name); });
 
 }  // namespace
 }  // namespace prunex::test

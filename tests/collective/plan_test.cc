@@ -18,8 +18,10 @@ topo::World world_of(const std::vector<int>& node_of, int rails = 1) {
     f.rank = static_cast<int>(r);
     f.node_id = f.host = "node" + std::to_string(node_of[r]);
     for (int n = 0; n < rails; ++n) {
-      f.nics.push_back({"eth" + std::to_string(n), "10.0.0.1", 1000, -1, topo::Distance::unknown,
-                        false});
+      topo::NicFacts nic;
+      nic.name = "eth" + std::to_string(n);
+      nic.speed_mbps = 1000;
+      f.nics.push_back(nic);
     }
     facts.push_back(f);
   }
