@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hand-built masks and layouts with an element-by-element reference, and memory that faults one byte
-// outside. Nothing here uses the walk or the compiler that the kernels use.
+// Hand-built masks and layouts with an element-by-element reference, and memory that faults one
+// byte outside. Nothing here uses the walk or the compiler that the kernels use.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -220,8 +220,8 @@ TEST_P(PackTest, every_boundary_splits_without_loss) {
   }
 }
 
-// Writing the low part after the high one must leave the high one alone: whole vectors are stored, but
-// never past the slice's own packed elements.
+// Writing the low part after the high one must leave the high one alone: whole vectors are stored,
+// but never past the slice's own packed elements.
 TEST_P(PackTest, packed_neighbours_are_left_alone) {
   Rng rng(4);
   for (const Case& c : all_cases(14)) {
