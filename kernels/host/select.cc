@@ -16,8 +16,8 @@ namespace {
 constinit std::atomic<const Table*> g_table{nullptr};
 
 #if defined(__x86_64__)
-// __builtin_cpu_supports also asks whether the operating system saves the registers. Clang 14's does not
-// know f16c, which uses the registers of AVX.
+// __builtin_cpu_supports also asks whether the operating system saves the registers. Clang 14's
+// does not know f16c, which uses the registers of AVX.
 bool cpu_has_f16c() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) == 1 && (c & bit_F16C) != 0;
