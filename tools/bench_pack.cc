@@ -125,7 +125,7 @@ std::vector<Kernel> kernels_of(Arena& a) {
        [&a] { pack(a.shape.layout, a.type, a.buffer.get(), a.whole(), a.result.get()); }},
       {"pack_audit", all + packed,
        [&a] {
-         uint64_t nonzero = 0;
+         AuditCount nonzero;
          pack(a.shape.layout, a.type, a.buffer.get(), a.whole(), a.result.get(), &nonzero);
        }},
       {"unpack", packed + all,
@@ -136,7 +136,7 @@ std::vector<Kernel> kernels_of(Arena& a) {
        }},
       {"reduce_pack", all + kSources * packed,
        [&a, p = sources()] {
-         uint64_t nonzero = 0;
+         AuditCount nonzero;
          reduce_pack(a.result.get(), a.type, p, 0, a.shape.layout, a.type, a.buffer.get(),
                      a.whole(), Op::sum, 1, &nonzero);
        }},

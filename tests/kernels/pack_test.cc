@@ -130,11 +130,11 @@ void check_slice(const Case& c, DType type, const std::byte* buffer, const Slice
   EXPECT_TRUE(equal(packed.data(), want.packed)) << "pack";
 
   std::memset(packed.data(), 0xa5, packed.size());
-  uint64_t nonzero = 1000;
+  AuditCount nonzero{1000, 0};
   pack(c.layout, type, buffer, s, packed.data(), &nonzero);
   EXPECT_TRUE(equal(packed.data(), want.packed)) << "pack with audit";
-  EXPECT_EQ(nonzero, 1000 + want.nonzero) << "count is added to what was there";
-  EXPECT_EQ(audit(c.layout, type, buffer, s), want.nonzero);
+  EXPECT_EQ(nonzero.lossless, 1000 + want.nonzero) << "count is added to what was there";
+  EXPECT_EQ(audit(c.layout, type, buffer, s).lossless, want.nonzero);
 
   Fenced whole(c.layout.count * size, at);
   std::memset(whole.data(), 0xa5, whole.size());
@@ -205,11 +205,11 @@ TEST_P(PackTest, every_boundary_splits_without_loss) {
           Slice high = cut(c, k, c.layout.kept, where);
           high.elem_begin = low.elem_end;
           std::vector<std::byte> packed(c.layout.kept * size, kPoison);
-          uint64_t nonzero = 0;
+          AuditCount nonzero;
           pack(c.layout, type, buffer.data(), high, packed.data() + k * size, &nonzero);
           pack(c.layout, type, buffer.data(), low, packed.data(), &nonzero);
           ASSERT_EQ(packed, want.packed) << c.name << " cut at " << k;
-          ASSERT_EQ(nonzero, want.nonzero) << c.name << " cut at " << k;
+          ASSERT_EQ(nonzero.lossless, want.nonzero) << c.name << " cut at " << k;
           std::vector<std::byte> back(buffer.size(), kPoison);
           unpack(c.layout, type, packed.data() + k * size, high, back.data());
           unpack(c.layout, type, packed.data(), low, back.data());
@@ -257,10 +257,10 @@ TEST_P(PackTest, pointers_at_every_alignment) {
         std::vector<std::byte> back(aligned.size() + 64);
         std::memcpy(from.data() + shift, aligned.data(), aligned.size());
         std::byte* packed = to.data() + (shift * 5) % 64;
-        uint64_t nonzero = 0;
+        AuditCount nonzero;
         pack(c.layout, type, from.data() + shift, s, packed, &nonzero);
         ASSERT_TRUE(equal(packed, want.packed)) << prunex::name_of(type) << " shift " << shift;
-        ASSERT_EQ(nonzero, want.nonzero);
+        ASSERT_EQ(nonzero.lossless, want.nonzero);
         unpack(c.layout, type, packed, s, back.data() + (shift * 3) % 64);
         ASSERT_TRUE(equal(back.data() + (shift * 3) % 64, want.unpacked));
       }
@@ -287,19 +287,19 @@ TEST_P(PackTest, audit_knows_negative_zero_nan_and_subnormals) {
       for (uint64_t i = 0; i < 200; ++i) {
         put_negative_zero(type, buffer.data() + i * size);
       }
-      EXPECT_EQ(audit(c.layout, type, buffer.data(), s), 0u);
+      EXPECT_EQ(audit(c.layout, type, buffer.data(), s).lossless, 0u);
       std::byte* p = buffer.data() + at * size;
       for (const bool negative : {false, true}) {
         put_nan(type, p, negative);
-        EXPECT_EQ(audit(c.layout, type, buffer.data(), s), 1u);
+        EXPECT_EQ(audit(c.layout, type, buffer.data(), s).lossless, 1u);
       }
       put_negative_zero(type, p);
       p[0] = std::byte{1};  // ± the smallest subnormal, or an integer that is not zero
-      EXPECT_EQ(audit(c.layout, type, buffer.data(), s), 1u);
+      EXPECT_EQ(audit(c.layout, type, buffer.data(), s).lossless, 1u);
       std::vector<std::byte> packed(size);
-      uint64_t nonzero = 0;
+      AuditCount nonzero;
       pack(c.layout, type, buffer.data(), s, packed.data(), &nonzero);
-      EXPECT_EQ(nonzero, 1u);
+      EXPECT_EQ(nonzero.lossless, 1u);
     }
   }
 }
@@ -360,7 +360,9 @@ TEST(AuditReportTest, agrees_with_the_fast_audit_for_every_structure_and_type) {
           first = r.first_element;
         }
       }
-      EXPECT_EQ(total, audit(c.layout, type, buffer.data(), {0, c.layout.kept, 0, c.layout.count}));
+      EXPECT_EQ(
+          total,
+          audit(c.layout, type, buffer.data(), {0, c.layout.kept, 0, c.layout.count}).lossless);
       for (uint64_t i = 0; i < c.layout.count; ++i) {
         if (c.keep[i] == 0 && differs_from_zero(type, buffer.data() + i * size_of(type))) {
           EXPECT_EQ(first, i) << c.name;

@@ -50,8 +50,8 @@ void check(const Case& c, Types t, const Slice& s, size_t num, size_t own, Op op
   }
 
   std::vector<std::byte> own_packed(kept * size_of(t.in) + 1);
-  uint64_t want_nonzero = 0;
-  pack(c.layout, t.in, buffer.data(), s, own_packed.data(), &want_nonzero);
+  AuditCount counted;
+  pack(c.layout, t.in, buffer.data(), s, own_packed.data(), &counted);
   std::vector<std::byte> want(kept * size_of(t.out));
   src[own] = own_packed.data();
   reduce(want.data(), t.out, src, t.in, kept, op, num);
@@ -59,11 +59,11 @@ void check(const Case& c, Types t, const Slice& s, size_t num, size_t own, Op op
   src[own] = nullptr;  // never read
   for (const bool audited : {false, true}) {
     Fenced got(kept * size_of(t.out), Fenced::At::end);
-    uint64_t nonzero = 5;
+    AuditCount nonzero{5, 0};
     reduce_pack(got.data(), t.out, src, own, c.layout, t.in, buffer.data(), s, op, num,
                 audited ? &nonzero : nullptr);
     EXPECT_TRUE(kept == 0 || std::memcmp(got.data(), want.data(), want.size()) == 0);
-    EXPECT_EQ(nonzero, audited ? 5 + want_nonzero : 5);
+    EXPECT_EQ(nonzero.lossless, audited ? 5 + counted.lossless : 5);
   }
 }
 
