@@ -68,7 +68,7 @@ Result<> Exchange::check_health() {
 // not, is known directly; a leader elsewhere may itself be waiting for one of its own.
 Error Exchange::late(bool direct_only) const {
   const size_t slots = c_.memory.shape().slots;
-  const auto blame = [this](int rank, const char* what) {
+  const auto blame = [](int rank, const char* what) {
     return Error{Code::timeout, strf("rank %d did not %s in time", rank, what), 0, rank};
   };
   for (size_t i = 0; i < c_.local_size(); ++i) {
