@@ -18,15 +18,20 @@ namespace prunex {
 [[nodiscard]] Isa active_isa();
 [[nodiscard]] bool isa_available(Isa isa);
 
-// buffer: element 0 of the layout. Writes slice.kept_end - slice.kept_begin elements to `packed`.
-// `nonzero`, when given, is increased by the number of dropped elements in the slice that are not ±0
-// (NaN counts), found in the same pass.
-void pack(const Layout& layout, DType type, const void* buffer, const Slice& slice, void* packed,
-          uint64_t* nonzero = nullptr);
+// Dropped elements that are not ±0 (NaN counts), by what their segment's contract makes of them.
+struct AuditCount {
+  uint64_t lossless = 0;   // in segments that promise zeros
+  uint64_t projected = 0;  // in segments with Segment::projected
+};
 
-// The audit alone: dropped elements in the slice that are not ±0.
-[[nodiscard]] uint64_t audit(const Layout& layout, DType type, const void* buffer,
-                             const Slice& slice);
+// buffer: element 0 of the layout. Writes slice.kept_end - slice.kept_begin elements to `packed`.
+// `dropped`, when given, is increased by what the same pass finds in the slice.
+void pack(const Layout& layout, DType type, const void* buffer, const Slice& slice, void* packed,
+          AuditCount* dropped = nullptr);
+
+// The audit alone.
+[[nodiscard]] AuditCount audit(const Layout& layout, DType type, const void* buffer,
+                               const Slice& slice);
 
 // Writes kept elements from `packed` and +0 into every dropped element of the slice.
 void unpack(const Layout& layout, DType type, const void* packed, const Slice& slice, void* buffer);
@@ -52,6 +57,6 @@ void reduce(void* dst, DType out, std::span<const void* const> src, DType in, si
 // time in cache, so that dropped elements are read once (by the audit) and kept ones twice.
 void reduce_pack(void* dst, DType out, std::span<const void* const> src, size_t own,
                  const Layout& layout, DType in, const void* buffer, const Slice& slice, Op op,
-                 uint64_t divisor = 1, uint64_t* nonzero = nullptr);
+                 uint64_t divisor = 1, AuditCount* dropped = nullptr);
 
 }  // namespace prunex
