@@ -149,10 +149,10 @@ const char* parse_chunk(std::string_view text, Config& out) {
   int shift = 0;
   if (!text.empty()) {
     const char last = static_cast<char>(text.back() & ~0x20);
-    shift = last == 'K' ? 10 : last == 'M' ? 20 : last == 'G' ? 30 : 0;
+    shift = last == 'K' ? 10 : last == 'M' ? 20 : 0;
     text.remove_suffix(shift == 0 ? 0 : 1);
   }
-  constexpr int64_t kLeast = 4096, kMost = int64_t{1} << 30;
+  constexpr int64_t kLeast = 4096, kMost = int64_t{1} << 20;
   int64_t value = 0;
   if (!parse_int<int64_t>(text, 0, kMost, &value) || value > kMost >> shift) {
     return kNotInRange;
@@ -167,7 +167,7 @@ const char* parse_chunk(std::string_view text, Config& out) {
 
 const char* parse_algorithm(std::string_view text, Config& out) {
   constexpr std::array<std::pair<std::string_view, const char*>, 3> kChoices{
-      {{"auto", "auto"}, {"exchange", "exchange"}, {"ring", "ring"}}};
+      {{"auto", "auto"}, {"exchange", "exchange"}, {"scatter", "scatter"}}};
   const char* name = nullptr;
   const char* wrong = parse_choice(text, kChoices, &name);
   if (wrong == kOk) {
@@ -215,10 +215,10 @@ constexpr Row kTable[] = {
      parse_rails},
     {{"PRUNEX_STREAMS", "TCP streams per connection; 0: by the table", "0 to 16", "0", nullptr},
      parse_streams},
-    {{"PRUNEX_CHUNK_BYTES", "pipeline chunk; 0: by the table", "0, or 4096 to 1G; K, M, G allowed",
+    {{"PRUNEX_CHUNK_BYTES", "pipeline chunk; 0: by the table", "0, or 4096 to 1M; K, M allowed",
       "0", nullptr},
      parse_chunk},
-    {{"PRUNEX_ALGORITHM", "exchange between nodes; auto: by the table", "auto|exchange|ring",
+    {{"PRUNEX_ALGORITHM", "exchange between nodes; auto: by the table", "auto|exchange|scatter",
       "auto", nullptr},
      parse_algorithm},
 };

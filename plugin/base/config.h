@@ -33,7 +33,7 @@ struct Config {
   int rails = 0;                // PRUNEX_RAILS: at most this many leaders per node; 0: one per NIC
   int streams = 0;              // PRUNEX_STREAMS: TCP streams per connection; 0: by the table
   int64_t chunk_bytes = 0;      // PRUNEX_CHUNK_BYTES: pipeline chunk; 0: by the table
-  std::string algorithm;        // PRUNEX_ALGORITHM=auto|exchange|ring; empty or auto: by the table
+  std::string algorithm;        // PRUNEX_ALGORITHM=auto|exchange|scatter; empty or auto: by the table
 };
 
 struct ConfigRow {             // one variable, for `prunex info` and the README

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -41,6 +42,9 @@ int try_listen(const SocketAddress& at, int backlog, Fd* out) {
     return errno;
   }
   set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (at.family() == AF_INET6) {
+    set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);  // [::] means IPv4 as well
+  }
   if (::bind(fd.get(), at.data(), at.length) != 0 || ::listen(fd.get(), backlog) != 0) {
     return errno;
   }
@@ -80,6 +84,14 @@ Result<Listening> listen_tcp(const SocketAddress& at, PortRange range, int backl
   }
   out.address = local_address(out.fd.get());
   return out;
+}
+
+void raise_descriptor_limit(size_t wanted) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < wanted) {
+    limit.rlim_cur = std::min<rlim_t>(wanted, limit.rlim_max);
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+  }
 }
 
 Result<std::optional<Accepted>> accept_tcp(int listen_fd) {

@@ -25,6 +25,9 @@ struct Listening {
 [[nodiscard]] Result<Listening> listen_tcp(const SocketAddress& at, PortRange range = {},
                                            int backlog = 1024);
 
+// Raises the soft limit of file descriptors (never the hard one) where it is below `wanted`.
+void raise_descriptor_limit(size_t wanted);
+
 // nullopt: nobody is waiting (or whoever was has gone again). Errors are those that need a person,
 // such as too few file descriptors.
 struct Accepted {

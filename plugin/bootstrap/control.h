@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The control plane of one communicator: a star of TCP connections to rank 0. It gathers small records
-// from all ranks, and floods aborts. Cookie, magic, version and length guard every message; a stray
-// connection is dropped. Thread-safe.
+// The control plane of one communicator: a star of TCP connections to rank 0. It gathers small
+// records from all ranks, and floods aborts. Cookie, magic, version and length guard every message;
+// a stray connection is dropped. Thread-safe.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -19,7 +19,8 @@ namespace prunex {
 // A key-value store of the caller's (Python passes torch's Store).
 struct StoreCallbacks {
   std::function<Result<>(std::string_view key, std::string_view value)> set;
-  std::function<Result<std::string>(std::string_view key, double timeout_s)> get;  // waits for the key
+  std::function<Result<std::string>(std::string_view key, double timeout_s)>
+      get;  // waits for the key
 };
 
 struct ControlOptions {
@@ -42,19 +43,22 @@ class Control {
  public:
   virtual ~Control() = default;  // says goodbye, so that an orderly close is not taken for a death
 
-  // Returns when all ranks are connected. On a deadline every rank that came names those that did not.
+  // Returns when all ranks are connected. On a deadline every rank that came names those that did
+  // not.
   [[nodiscard]] static Result<std::unique_ptr<Control>> open(const ControlOptions& options);
 
   // Collective: every rank contributes, every rank gets all records by rank. Calls match by order.
-  // Fails with the verdict when the communicator is aborted, or at the deadline naming who is missing.
+  // Fails with the verdict when the communicator is aborted, or at the deadline naming who is
+  // missing.
   virtual Result<std::vector<std::string>> all_gather(std::string_view mine, double timeout_s) = 0;
 
-  // Reports a finding. Rank 0 decides which report counts (the first) and tells everybody; returns the
-  // common verdict, or our own finding when rank 0 does not answer within a second.
+  // Reports a finding. Rank 0 decides which report counts (the first) and tells everybody; returns
+  // the common verdict, or our own finding when rank 0 does not answer within a second.
   virtual Verdict abort(const Verdict& finding) = 0;
   [[nodiscard]] virtual std::optional<Verdict> aborted() const = 0;
 
-  // For whoever sleeps: a readable fd means poll() has work. poll() never blocks; rank 0 relays in it.
+  // For whoever sleeps: a readable fd means poll() has work. poll() never blocks; rank 0 relays in
+  // it.
   [[nodiscard]] virtual int poll_fd() const = 0;
   virtual void poll() = 0;
 };

@@ -101,7 +101,7 @@ bool Exchange::try_pack() {
     return false;
   }
   const Timed timed(c_.times.pack);
-  AuditCount* count = c >= audited_ ? &dropped : nullptr;
+  AuditCount* count = in_.counted && c >= audited_ ? &dropped : nullptr;
   pack(*in_.layout, plan_.type, in_.send, slice_of(c), c_.memory.input(c_.local, slot(c)), count);
   packed_ = c + 1;
   audited_ = std::max(audited_, packed_);
@@ -226,7 +226,8 @@ bool Exchange::try_unpack() {
 
 // Inside one node the leader only collects the audit words.
 bool Exchange::try_local_commit() {
-  if (networked_ || !in_.audited || !c_.leads(0) || local_committed_) {
+  if (networked_ || !in_.audited || !c_.leads(0) || local_committed_ ||
+      local_headers() != Go::go) {
     return false;
   }
   bool violated = false;

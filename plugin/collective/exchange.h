@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/layout.h"
+#include "kernels/pack.h"
 #include "plugin/collective/context.h"
 #include "plugin/collective/network_stage.h"
 #include "plugin/collective/plan.h"
@@ -19,6 +20,7 @@ struct ExchangeInput {
   void* recv = nullptr;
   CallHeader header;
   bool audited = false;            // results are written only once everybody's dropped elements were zero
+  bool counted = false;            // dropped non-zeros are counted, at least
   uint64_t base = 0;               // chunks of all earlier exchanges
   [[nodiscard]] uint64_t end() const { return base + plan->chunks.size(); }
 };

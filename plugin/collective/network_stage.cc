@@ -341,7 +341,6 @@ Result<bool> NetworkStage::advance(Flight& f) {
 
 Result<bool> NetworkStage::post(Flight& f, StepKind kind, uint32_t first, uint32_t count,
                                 uint32_t& cursor) {
-  const Chunk& chunk = plan_.chunks[f.chunk];
   const size_t slot = slot_of(f.chunk);
   bool moved = false;
   for (; cursor < count; ++cursor) {

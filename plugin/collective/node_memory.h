@@ -28,6 +28,7 @@ struct RankBlock {
   alignas(64) Counter unpacked{0};  // chunks that the rank has taken from the output slots
   alignas(64) Counter audit{0};     // sequence * 4 + Audit
   Counter header_sequence{0};       // `header` is that of this sequence
+  Counter mailed{0}, mail_taken{0};  // gathers inside the node: written, read
   std::atomic<uint32_t> polling{0};  // a leader sleeps in poll(): wake it through its FIFO
   std::atomic<uint32_t> closed{0};
   std::byte header[CallHeader::kWireBytes]{};
@@ -62,6 +63,7 @@ class NodeMemory {
   [[nodiscard]] Result<> open_fifos(const std::vector<size_t>& leaders);
   void unlink_names(size_t local);
 
+  [[nodiscard]] explicit operator bool() const { return static_cast<bool>(segment_); }
   [[nodiscard]] const NodeShape& shape() const { return shape_; }
   [[nodiscard]] const std::string& name() const { return segment_.name(); }
   [[nodiscard]] RankBlock& rank(size_t local) const;

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lanes of 64 bytes for AVX-512 F, BW, VL and DQ. Compress goes to a register and a plain store:
+// the compressing store to memory is microcoded on some CPUs. See words.h.
+#pragma once
+#include <immintrin.h>
+
+#include "kernels/host/words.h"
+
+namespace prunex::host {
+namespace {
+
+inline __m512i load64(const std::byte* p) { return _mm512_loadu_si512(p); }
+inline void store64(std::byte* p, __m512i v) { _mm512_storeu_si512(p, v); }
+
+inline __mmask64 first_bytes(size_t n) { return _cvtu64_mask64(low_bits(n)); }
+inline __m512i load_bytes(const std::byte* p, size_t bytes) {
+  return _mm512_maskz_loadu_epi8(first_bytes(bytes), p);
+}
+inline void store_bytes(std::byte* p, __m512i v, size_t bytes) {
+  _mm512_mask_storeu_epi8(p, first_bytes(bytes), v);
+}
+inline __m512i broadcast(uint64_t value_bits) {
+  return _mm512_set1_epi64(static_cast<long long>(value_bits));
+}
+
+template <size_t kWidth>
+inline uint64_t nonzero_lanes(__m512i v, uint64_t value_bits) {
+  const __m512i value = broadcast(value_bits);
+  if constexpr (kWidth == 1) {
+    return _cvtmask64_u64(_mm512_test_epi8_mask(v, value));
+  } else if constexpr (kWidth == 2) {
+    return _cvtmask32_u32(_mm512_test_epi16_mask(v, value));
+  } else if constexpr (kWidth == 4) {
+    return _cvtmask16_u32(_mm512_test_epi32_mask(v, value));
+  } else {
+    return _cvtmask8_u32(_mm512_test_epi64_mask(v, value));
+  }
+}
+
+constexpr size_t kLongCopy = 4096;  // bytes from which libc's copy is the better one
+
+template <size_t kElementWidth>
+struct Avx512Common {
+  static constexpr size_t kWidth = kElementWidth;
+
+  static uint64_t count(const std::byte* src, size_t n, uint64_t value_bits) {
+    const size_t bytes = n * kWidth;
+    uint64_t nonzero = 0;
+    size_t at = 0;
+    for (; at + 64 <= bytes; at += 64) {
+      nonzero += ones(nonzero_lanes<kWidth>(load64(src + at), value_bits));
+    }
+    if (at < bytes) {
+      nonzero += ones(nonzero_lanes<kWidth>(load_bytes(src + at, bytes - at), value_bits));
+    }
+    return nonzero;
+  }
+
+  static void copy(std::byte* dst, const std::byte* src, size_t bytes) {
+    if (bytes >= kLongCopy) {
+      __builtin_memcpy(dst, src, bytes);
+      return;
+    }
+    size_t at = 0;
+    for (; at + 64 <= bytes; at += 64) {
+      store64(dst + at, load64(src + at));
+    }
+    if (at < bytes) {
+      store_bytes(dst + at, load_bytes(src + at, bytes - at), bytes - at);
+    }
+  }
+
+  static void zero(std::byte* dst, size_t bytes) {
+    if (bytes >= kLongCopy) {
+      __builtin_memset(dst, 0, bytes);
+      return;
+    }
+    size_t at = 0;
+    for (; at + 64 <= bytes; at += 64) {
+      store64(dst + at, _mm512_setzero_si512());
+    }
+    if (at < bytes) {
+      store_bytes(dst + at, _mm512_setzero_si512(), bytes - at);
+    }
+  }
+};
+
+// Elements that have a compress of their own.
+template <size_t kElementWidth>
+struct Avx512Whole : Avx512Common<kElementWidth> {
+  static constexpr size_t kBytes = 64, kLanes = 64 / kElementWidth;
+  static __m512i load(const std::byte* p) { return load64(p); }
+  static void store(std::byte* p, __m512i v) { store64(p, v); }
+  static __m512i load_first(const std::byte* p, size_t n) {
+    return load_bytes(p, n * kElementWidth);
+  }
+  static void store_first(std::byte* p, __m512i v, size_t n) {
+    store_bytes(p, v, n * kElementWidth);
+  }
+  static uint64_t nonzero(__m512i v, uint64_t value_bits) {
+    return nonzero_lanes<kElementWidth>(v, value_bits);
+  }
+};
+
+struct Avx512Lanes4 : Avx512Whole<4> {
+  static __m512i compress(uint64_t k, __m512i v) {
+    return _mm512_maskz_compress_epi32(static_cast<__mmask16>(k), v);
+  }
+  static __m512i expand(uint64_t k, __m512i v) {
+    return _mm512_maskz_expand_epi32(static_cast<__mmask16>(k), v);
+  }
+};
+
+struct Avx512Lanes8 : Avx512Whole<8> {
+  static __m512i compress(uint64_t k, __m512i v) {
+    return _mm512_maskz_compress_epi64(static_cast<__mmask8>(k), v);
+  }
+  static __m512i expand(uint64_t k, __m512i v) {
+    return _mm512_maskz_expand_epi64(static_cast<__mmask8>(k), v);
+  }
+};
+
+#if defined(__AVX512VBMI2__)
+struct Avx512Lanes2 : Avx512Whole<2> {
+  static __m512i compress(uint64_t k, __m512i v) {
+    return _mm512_maskz_compress_epi16(static_cast<__mmask32>(k), v);
+  }
+  static __m512i expand(uint64_t k, __m512i v) {
+    return _mm512_maskz_expand_epi16(static_cast<__mmask32>(k), v);
+  }
+};
+
+struct Avx512Lanes1 : Avx512Whole<1> {
+  static __m512i compress(uint64_t k, __m512i v) {
+    return _mm512_maskz_compress_epi8(_cvtu64_mask64(k), v);
+  }
+  static __m512i expand(uint64_t k, __m512i v) {
+    return _mm512_maskz_expand_epi8(_cvtu64_mask64(k), v);
+  }
+};
+#else
+// Sixteen elements, each widened to 32 bits while in the register.
+template <size_t kElementWidth>
+struct Avx512Widened : Avx512Common<kElementWidth> {
+  static constexpr size_t kLanes = 16, kBytes = 16 * kElementWidth;
+  static __m512i compress(uint64_t k, __m512i v) {
+    return _mm512_maskz_compress_epi32(static_cast<__mmask16>(k), v);
+  }
+  static __m512i expand(uint64_t k, __m512i v) {
+    return _mm512_maskz_expand_epi32(static_cast<__mmask16>(k), v);
+  }
+  static uint64_t nonzero(__m512i v, uint64_t value_bits) {
+    const auto bits = static_cast<uint32_t>(value_bits & low_bits(8 * kElementWidth));
+    return _cvtmask16_u32(_mm512_test_epi32_mask(v, _mm512_set1_epi32(static_cast<int>(bits))));
+  }
+};
+
+struct Avx512Lanes2 : Avx512Widened<2> {
+  static __m512i load(const std::byte* p) {
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static void store(std::byte* p, __m512i v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(v));
+  }
+  static __m512i load_first(const std::byte* p, size_t n) {
+    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(static_cast<__mmask16>(low_bits(n)), p));
+  }
+  static void store_first(std::byte* p, __m512i v, size_t n) {
+    _mm256_mask_storeu_epi16(p, static_cast<__mmask16>(low_bits(n)), _mm512_cvtepi32_epi16(v));
+  }
+};
+
+struct Avx512Lanes1 : Avx512Widened<1> {
+  static __m512i load(const std::byte* p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static void store(std::byte* p, __m512i v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));
+  }
+  static __m512i load_first(const std::byte* p, size_t n) {
+    return _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(static_cast<__mmask16>(low_bits(n)), p));
+  }
+  static void store_first(std::byte* p, __m512i v, size_t n) {
+    _mm_mask_storeu_epi8(p, static_cast<__mmask16>(low_bits(n)), _mm512_cvtepi32_epi8(v));
+  }
+};
+#endif
+
+}  // namespace
+}  // namespace prunex::host

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// The word policy of the vector instruction sets, made from lanes L:
+//   kWidth, kLanes, kBytes   bytes of an element, elements and bytes of one step
+//   Vec                      one step's elements
+//   load, store              kBytes at any alignment
+//   load_first, store_first  the first n < kLanes elements; no other byte is touched
+//   compress(k, v)           lanes whose bit is set in k, moved to the front; the rest is anything
+//   expand(k, v)             the first lanes of v to those whose bit is set; +0 elsewhere
+//   nonzero(v, value_bits)   bit per lane
+//   count, copy, zero        over contiguous memory
+// Internal linkage: included by every instruction set's file, each with its own flags.
+#pragma once
+#include "kernels/host/rows.h"
+
+namespace prunex::host {
+namespace {
+
+inline size_t ones(uint64_t word) { return static_cast<size_t>(__builtin_popcountll(word)); }
+
+template <class L>
+struct VectorWords {
+  static constexpr size_t kWidth = L::kWidth;
+  static constexpr size_t kSteps = 64 / L::kLanes;
+  static constexpr uint64_t kLaneBits =
+      L::kLanes == 64 ? ~uint64_t{0} : (uint64_t{1} << (L::kLanes % 64)) - 1;
+
+  static uint64_t lanes_of(uint64_t word, size_t step) {
+    return (word >> (step * L::kLanes)) & kLaneBits;
+  }
+  static uint64_t next(uint64_t word) {
+    if constexpr (L::kLanes == 64) {
+      return 0;
+    } else {
+      return word >> L::kLanes;
+    }
+  }
+
+  // The packed elements of `word`'s columns; whole vectors are stored where there is room, so what
+  // lies between the result and packed_end is overwritten (later words put their elements there).
+  template <bool kAudit>
+  static std::byte* compress(const std::byte* src, uint64_t word, size_t n, std::byte* packed,
+                             const std::byte* packed_end, uint64_t value_bits, uint64_t& nonzero) {
+    if (!kAudit && word == 0) {
+      return packed;
+    }
+    if (n == 64 && static_cast<size_t>(packed_end - packed) >= 64 * kWidth) [[likely]] {
+#pragma GCC unroll 8
+      for (size_t s = 0; s < kSteps; ++s) {
+        const uint64_t k = lanes_of(word, s);
+        const auto v = L::load(src + s * L::kBytes);
+        L::store(packed, L::compress(k, v));
+        if constexpr (kAudit) {
+          nonzero += ones(L::nonzero(v, value_bits) & ~k);
+        }
+        packed += ones(k) * kWidth;
+      }
+      return packed;
+    }
+    return compress_edge<kAudit>(src, word, n, packed, packed_end, value_bits, nonzero);
+  }
+
+  static uint64_t count_dropped(const std::byte* src, uint64_t word, size_t n,
+                                uint64_t value_bits) {
+    uint64_t nonzero = 0;
+    for (; n >= L::kLanes; n -= L::kLanes, src += L::kBytes, word = next(word)) {
+      nonzero += ones(L::nonzero(L::load(src), value_bits) & ~word);
+    }
+    if (n > 0) {
+      nonzero += ones(L::nonzero(L::load_first(src, n), value_bits) & ~word);
+    }
+    return nonzero;
+  }
+
+  static const std::byte* expand(const std::byte* packed, const std::byte* packed_end,
+                                 uint64_t word, size_t n, std::byte* dst) {
+    if (n == 64 && static_cast<size_t>(packed_end - packed) >= 64 * kWidth) [[likely]] {
+#pragma GCC unroll 8
+      for (size_t s = 0; s < kSteps; ++s) {
+        const uint64_t k = lanes_of(word, s);
+        L::store(dst + s * L::kBytes, L::expand(k, L::load(packed)));
+        packed += ones(k) * kWidth;
+      }
+      return packed;
+    }
+    return expand_edge(packed, packed_end, word, n, dst);
+  }
+
+  static uint64_t count(const std::byte* src, size_t n, uint64_t value_bits) {
+    return L::count(src, n, value_bits);
+  }
+  static void copy(std::byte* dst, const std::byte* src, size_t bytes) { L::copy(dst, src, bytes); }
+  static void zero(std::byte* dst, size_t bytes) { L::zero(dst, bytes); }
+
+ private:
+  // A word of fewer than 64 columns, or close to the end of the packed elements.
+  template <bool kAudit>
+  static std::byte* compress_edge(const std::byte* src, uint64_t word, size_t n, std::byte* packed,
+                                  const std::byte* packed_end, uint64_t value_bits,
+                                  uint64_t& nonzero) {
+    while (n > 0) {
+      const size_t lanes = lesser(n, L::kLanes);
+      const uint64_t k = word & kLaneBits;
+      const auto v = lanes == L::kLanes ? L::load(src) : L::load_first(src, lanes);
+      const size_t kept = ones(k);
+      if (static_cast<size_t>(packed_end - packed) >= L::kBytes) {
+        L::store(packed, L::compress(k, v));
+      } else if (kept > 0) {
+        L::store_first(packed, L::compress(k, v), kept);
+      }
+      if constexpr (kAudit) {
+        nonzero += ones(L::nonzero(v, value_bits) & ~k);
+      }
+      packed += kept * kWidth;
+      src += lanes * kWidth;
+      word = next(word);
+      n -= lanes;
+    }
+    return packed;
+  }
+
+  static const std::byte* expand_edge(const std::byte* packed, const std::byte* packed_end,
+                                      uint64_t word, size_t n, std::byte* dst) {
+    while (n > 0) {
+      const size_t lanes = lesser(n, L::kLanes);
+      const uint64_t k = word & kLaneBits;
+      const size_t kept = ones(k);
+      const bool room = static_cast<size_t>(packed_end - packed) >= L::kBytes;
+      const auto v = L::expand(k, room ? L::load(packed) : L::load_first(packed, kept));
+      if (lanes == L::kLanes) {
+        L::store(dst, v);
+      } else {
+        L::store_first(dst, v, lanes);
+      }
+      packed += kept * kWidth;
+      dst += lanes * kWidth;
+      word = next(word);
+      n -= lanes;
+    }
+    return packed;
+  }
+};
+
+}  // namespace
+}  // namespace prunex::host

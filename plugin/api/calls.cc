@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// prunex_all_reduce, requests and prunex_agree_mask.
+#include <limits>
+
+#include "plugin/api/comms.h"
+#include "plugin/api/error.h"
+#include "plugin/api/registry.h"
+#include "plugin/base/log.h"
+#include "plugin/collective/agree.h"
+
+namespace prunex::api {
+namespace {
+
+using collective::CallSpec;
+using collective::Scope;
+
+template <class Enum>
+Result<> check_enum(Enum value, int limit, const char* name) {
+  if (static_cast<int>(value) < 0 || static_cast<int>(value) >= limit) {
+    return fail(Code::invalid_argument, strf("%s %d is unknown", name, static_cast<int>(value)));
+  }
+  return {};
+}
+
+Result<> check_buffers(const CallSpec& s, bool contributes) {
+  if (s.count > std::numeric_limits<size_t>::max() / size_of(s.type)) {
+    return fail(Code::invalid_argument, strf("count %llu x %s does not fit an address space",
+                                             static_cast<unsigned long long>(s.count),
+                                             name_of(s.type)));
+  }
+  if (s.count == 0) {
+    return {};
+  }
+  if (s.recv == nullptr) {
+    return null_argument("recv");
+  }
+  if (s.send == nullptr) {
+    return contributes ? Result<>(null_argument("send")) : Result<>();
+  }
+  const auto a = reinterpret_cast<uintptr_t>(s.send), b = reinterpret_cast<uintptr_t>(s.recv);
+  const size_t bytes = s.count * size_of(s.type);
+  if (a != b && a < b + bytes && b < a + bytes) {
+    return fail(Code::invalid_argument,
+                strf("send [%#zx, +%zu) and recv [%#zx, +%zu) overlap in part; pass equal pointers "
+                     "for in place",
+                     static_cast<size_t>(a), bytes, static_cast<size_t>(b), bytes));
+  }
+  return {};
+}
+
+// A buffer with no layout finds its mask by address. A miss while masks exist is worth one warning: a
+// registration that never takes effect is a common and silent mistake.
+void look_up(CommEntry& entry, CallSpec& spec) {
+  const void* at = spec.send != nullptr ? spec.send : spec.recv;
+  switch (Registry::instance().find(at, spec.count, spec.type, &spec.masked)) {
+    case Lookup::none:
+      return;
+    case Lookup::hit:
+      ++entry.hits;
+      return;
+    case Lookup::miss:
+      ++entry.misses;
+      break;
+    case Lookup::stale:
+      ++entry.stale;
+      break;
+  }
+  if (!entry.warned_miss.exchange(true)) {
+    PRUNEX_LOG(warn,
+               "all_reduce of %llu x %s at %p goes dense: masks are registered, but none for exactly "
+               "this pointer, length and type; register this buffer or pass a layout (said once)",
+               static_cast<unsigned long long>(spec.count), name_of(spec.type), at);
+  }
+}
+
+Result<> start(prunex_comm_t comm, CallSpec spec, prunex_layout_t layout, void* stream,
+               prunex_request_t* request) {
+  auto entry = comms().find(comm);
+  if (!entry) {
+    return tl::unexpected(entry.error());
+  }
+  if (stream != nullptr) {
+    return fail(Code::unsupported, "stream: this build has no device buffers; pass NULL");
+  }
+  collective::Comm& c = *(*entry)->comm;
+  const topo::World& world = c.world();
+  const int leader =
+      world.nodes[static_cast<size_t>(world.node_of[static_cast<size_t>(c.rank())])].leaders[0].rank;
+  if (auto good = check_buffers(spec, spec.scope != Scope::leaders || leader == c.rank()); !good) {
+    return good;
+  }
+  if (layout != 0) {
+    auto masked = Registry::instance().layout(layout);
+    if (!masked) {
+      return tl::unexpected(masked.error());
+    }
+    if ((*masked)->layout.count != spec.count) {
+      return fail(Code::invalid_argument,
+                  strf("the layout has %llu elements, the call %llu",
+                       static_cast<unsigned long long>((*masked)->layout.count),
+                       static_cast<unsigned long long>(spec.count)));
+    }
+    spec.masked = std::move(*masked);
+  } else {
+    look_up(**entry, spec);
+  }
+  if (request == nullptr) {
+    return c.all_reduce(spec);
+  }
+  *request = requests().add({c.submit(spec), *entry});
+  return {};
+}
+
+}  // namespace
+}  // namespace prunex::api
+
+using prunex::Result;
+
+extern "C" {
+
+prunex_result_t prunex_all_reduce(prunex_comm_t comm, const void* send, void* recv, size_t count,
+                                  prunex_dtype_t dtype, prunex_op_t op, prunex_layout_t layout,
+                                  const prunex_call_t* call) {
+  using namespace prunex::api;
+  return guard([&]() -> Result<> {
+    const prunex_call_t defaults = PRUNEX_CALL_INIT;
+    if (call == nullptr) {
+      call = &defaults;
+    }
+    if (auto sized = check_size(call, "call"); !sized) {
+      return sized;
+    }
+    if (call->request != nullptr) {
+      *call->request = 0;
+    }
+    for (const Result<>& good : {check_enum(dtype, prunex::kNumDTypes, "dtype"),
+                                 check_enum(op, prunex::kNumOps, "op"),
+                                 check_enum(call->scope, 3, "scope")}) {
+      if (!good) {
+        return good;
+      }
+    }
+    CallSpec spec;
+    spec.send = send;
+    spec.recv = recv;
+    spec.count = count;
+    spec.type = static_cast<prunex::DType>(dtype);
+    spec.op = static_cast<prunex::Op>(op);
+    spec.scope = static_cast<Scope>(call->scope);
+    return start(comm, std::move(spec), layout, call->stream, call->request);
+  });
+}
+
+prunex_result_t prunex_request_test(prunex_request_t request, int* done) {
+  using namespace prunex::api;
+  return guard([&]() -> Result<> {
+    if (done == nullptr) {
+      return null_argument("done");
+    }
+    *done = 0;
+    auto entry = requests().find(request);
+    if (!entry) {
+      return tl::unexpected(entry.error());
+    }
+    if (!entry->request->done()) {
+      return {};
+    }
+    *done = 1;
+    (void)requests().take(request);
+    return entry->request->wait();
+  });
+}
+
+prunex_result_t prunex_request_wait(prunex_request_t request) {
+  using namespace prunex::api;
+  return guard([&]() -> Result<> {
+    auto entry = requests().take(request);
+    if (!entry) {
+      return tl::unexpected(entry.error());
+    }
+    return entry->request->wait();
+  });
+}
+
+prunex_result_t prunex_agree_mask(prunex_comm_t comm, const float* scores, size_t groups,
+                                  const prunex_agree_t* agree, uint8_t* keep_out) {
+  using namespace prunex::api;
+  return guard([&]() -> Result<> {
+    if (auto sized = check_size(agree, "agree"); !sized) {
+      return sized;
+    }
+    if (scores == nullptr && groups > 0) {
+      return null_argument("scores");
+    }
+    if (keep_out == nullptr && groups > 0) {
+      return null_argument("keep_out");
+    }
+    if (agree->num_layers > 0 && (agree->layer_groups == nullptr || agree->layer_keep == nullptr)) {
+      return null_argument("agree.layer_groups or layer_keep");
+    }
+    for (const Result<>& good :
+         {check_enum(agree->mode, 3, "mode"), check_enum(agree->scope, 3, "scope")}) {
+      if (!good) {
+        return good;
+      }
+    }
+    auto entry = comms().find(comm);
+    if (!entry) {
+      return tl::unexpected(entry.error());
+    }
+    prunex::collective::AgreeSpec spec;
+    spec.mode = static_cast<prunex::collective::AgreeMode>(agree->mode);
+    spec.scope = static_cast<Scope>(agree->scope);
+    spec.weight = agree->weight;
+    spec.scores = std::span(scores, groups);
+    if (agree->num_layers > 0) {
+      spec.layer_groups = std::span(agree->layer_groups, agree->num_layers);
+      spec.layer_keep = std::span(agree->layer_keep, agree->num_layers);
+    } else {
+      spec.layer_groups = std::span(&groups, 1);
+      spec.layer_keep = std::span(&agree->keep, 1);
+    }
+    if (agree->incumbents != nullptr) {
+      spec.incumbents = std::span(agree->incumbents, groups);
+    }
+    spec.hysteresis = agree->hysteresis;
+    return prunex::collective::agree_mask(*(*entry)->comm, spec, std::span(keep_out, groups));
+  });
+}
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Handles of communicators and requests, and the look-up counters that belong to a communicator.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "plugin/base/result.h"
+#include "plugin/collective/comm.h"
+
+namespace prunex::api {
+
+struct CommEntry {
+  std::unique_ptr<collective::Comm> comm;
+  std::atomic<uint64_t> hits{0}, misses{0}, stale{0};
+  std::atomic<bool> warned_miss{false};
+};
+
+struct RequestEntry {
+  std::shared_ptr<collective::Request> request;
+  std::shared_ptr<CommEntry> comm;  // stays alive as long as its requests
+};
+
+template <class T>
+class Handles {
+ public:
+  explicit Handles(const char* what) : what_(what) {}
+  uint64_t add(T value) {
+    const std::lock_guard lock(mutex_);
+    entries_.emplace(next_, std::move(value));
+    return next_++;
+  }
+  [[nodiscard]] Result<T> find(uint64_t id) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(id);
+    return found == entries_.end() ? Result<T>(unknown(id)) : Result<T>(found->second);
+  }
+  [[nodiscard]] Result<T> take(uint64_t id) {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(id);
+    if (found == entries_.end()) {
+      return unknown(id);
+    }
+    T value = std::move(found->second);
+    entries_.erase(found);
+    return value;
+  }
+
+ private:
+  [[nodiscard]] tl::unexpected<Error> unknown(uint64_t id) const {
+    return fail(Code::invalid_handle, strf("%s handle %llu is unknown or was destroyed", what_,
+                                           static_cast<unsigned long long>(id)));
+  }
+  const char* what_;
+  mutable std::mutex mutex_;
+  uint64_t next_ = 1;
+  std::unordered_map<uint64_t, T> entries_;
+};
+
+[[nodiscard]] Handles<std::shared_ptr<CommEntry>>& comms();
+[[nodiscard]] Handles<RequestEntry>& requests();
+
+}  // namespace prunex::api

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/collective/comm.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+
+#include "kernels/pack.h"
+#include "plugin/base/digest.h"
+#include "plugin/base/log.h"
+
+namespace prunex::collective {
+namespace {
+
+constexpr size_t kCacheLimit = 256;  // plans and effective layouts; then the cache starts afresh
+constexpr uint64_t kSampleFirst = 10, kSampleEvery = 64;
+
+uint64_t parameter_key(const Layout& layout, size_t segment) {
+  const Segment& s = layout.segments[segment];
+  return Digest().add(layout.shape_digest).add(segment).add(s.mask->digest).value();
+}
+
+// Payload bytes that one leader would send for a dense call of `elements`.
+uint64_t dense_wire_bytes(const topo::World& world, const Plan& plan, uint64_t elements,
+                          const Tuning& tuning) {
+  const uint64_t nodes = plan.scope == Scope::node ? 1 : world.nodes.size();
+  const uint64_t wide = size_of(plan.partial), narrow = size_of(plan.type);
+  switch (choose_algorithm(tuning, nodes, elements * std::max(wide, narrow), wide != narrow)) {
+    case Algorithm::local:
+      return 0;
+    case Algorithm::inlined:
+    case Algorithm::exchange:
+      return elements * wide * (nodes - 1);
+    case Algorithm::scatter:
+      return elements * (nodes - 1) / nodes * (wide + narrow);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Result<> Request::wait() {
+  std::unique_lock lock(mutex_);
+  ready_.wait(lock, [this] { return done(); });
+  return result_;
+}
+
+void Request::complete(Result<> result) {
+  if (on_complete) {
+    on_complete(result);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    result_ = std::move(result);
+    done_.store(true, std::memory_order_release);
+  }
+  ready_.notify_all();
+}
+
+Comm::Comm(const CommOptions& options) : options_(options) {}
+
+Comm::~Comm() {
+  {
+    const std::lock_guard lock(queue_mutex_);
+    stop_ = true;
+  }
+  wake();
+  if (thread_.joinable()) {
+    thread_.join();  // serves what is queued first
+  }
+  if (context_.memory) {
+    context_.memory.rank(context_.local).closed.store(1, std::memory_order_release);
+    context_.memory.ring();
+  }
+}
+
+void Comm::wake() {
+  if (wake_fd_) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t n = ::write(wake_fd_.get(), &one, sizeof one);
+  }
+}
+
+// The communicator's one thread: relays aborts even while this rank is in no call, and runs queued calls.
+void Comm::serve() {
+  while (true) {
+    std::shared_ptr<Request> next;
+    {
+      const std::lock_guard lock(queue_mutex_);
+      if (!busy_ && !queue_.empty()) {
+        next = std::move(queue_.front());
+        queue_.pop_front();
+        busy_ = true;
+      } else if (stop_ && !busy_) {
+        return;
+      }
+    }
+    if (next != nullptr) {
+      Result<> result = run(next->spec);
+      {
+        const std::lock_guard lock(queue_mutex_);
+        busy_ = false;
+      }
+      next->complete(std::move(result));
+      continue;
+    }
+    pollfd fds[] = {{control_->poll_fd(), POLLIN, 0}, {wake_fd_.get(), POLLIN, 0}};
+    ::poll(fds, 2, 1000);
+    if ((fds[1].revents & POLLIN) != 0) {
+      uint64_t count = 0;
+      [[maybe_unused]] const ssize_t n = ::read(wake_fd_.get(), &count, sizeof count);
+    }
+    const bool alive = !control_->aborted();
+    control_->poll();
+    if (alive && control_->aborted()) {
+      context_.memory.ring();  // whoever sleeps in a call looks at the verdict
+    }
+  }
+}
+
+Result<> Comm::all_reduce(const CallSpec& spec) {
+  {
+    std::unique_lock lock(queue_mutex_);
+    if (busy_ || !queue_.empty()) {
+      auto request = std::make_shared<Request>();
+      request->spec = spec;
+      queue_.push_back(request);
+      lock.unlock();
+      wake();
+      return request->wait();
+    }
+    busy_ = true;
+  }
+  Result<> result = run(spec);
+  bool more = false;
+  {
+    const std::lock_guard lock(queue_mutex_);
+    busy_ = false;
+    more = !queue_.empty() || stop_;
+  }
+  if (more) {
+    wake();
+  }
+  return result;
+}
+
+std::shared_ptr<Request> Comm::submit(const CallSpec& spec) {
+  auto request = std::make_shared<Request>();
+  request->spec = spec;
+  {
+    const std::lock_guard lock(queue_mutex_);
+    queue_.push_back(request);
+  }
+  wake();
+  return request;
+}
+
+Result<> Comm::run(const CallSpec& spec) {
+  if (!dead_) {
+    if (auto verdict = control_->aborted()) {
+      dead_ = to_error(*verdict);
+    }
+  }
+  if (dead_) {
+    return tl::unexpected(*dead_);
+  }
+  return run_alive(spec);
+}
+
+// Masks that the operation cannot use, that would not pay, or that broke their promise are left out:
+// decided from what all ranks share, so that all decide alike.
+const Comm::Effective& Comm::effective(const CallSpec& spec) {
+  const bool additive = spec.op == Op::sum || spec.op == Op::avg;
+  const uint64_t shape = spec.masked ? spec.masked->layout.shape_digest : 0;
+  const uint64_t key = Digest()
+                           .add(spec.masked ? spec.masked->digest : 0)
+                           .add(shape)
+                           .add(spec.count)
+                           .add(additive)
+                           .add(size_of(spec.type))
+                           .add(dense_parameters_.size())
+                           .value();
+  if (const auto found = effective_.find(key); found != effective_.end()) {
+    return found->second;
+  }
+  if (effective_.size() >= kCacheLimit) {
+    effective_.clear();
+  }
+  Effective e;
+  if (spec.masked == nullptr) {
+    e.masked = std::make_shared<MaskedLayout>(
+        make_masked_layout(dense_layout(spec.count), {Contract::lossless}));
+    return effective_.emplace(key, std::move(e)).first->second;
+  }
+  const MaskedLayout& all = *spec.masked;
+  const size_t n = all.layout.segments.size();
+  std::vector<uint8_t> drop(n, 0);
+  bool any = false;
+  for (size_t i = 0; i < n; ++i) {
+    const bool optional =
+        all.layout.segments[i].mask != nullptr && all.contracts[i] != Contract::project;
+    drop[i] = optional && (!additive || dense_parameters_.contains(parameter_key(all.layout, i)));
+    any = any || drop[i] != 0;
+  }
+  e.masked = spec.masked;
+  if (any) {
+    e.masked = std::make_shared<MaskedLayout>(
+        make_masked_layout(without_masks(all.layout, drop), all.contracts));
+  }
+  if (!compaction_pays(context_.tuning, spec.count, e.masked->layout.kept, size_of(spec.type))) {
+    for (size_t i = 0; i < n; ++i) {
+      drop[i] = all.layout.segments[i].mask != nullptr && all.contracts[i] != Contract::project;
+    }
+    e.masked = std::make_shared<MaskedLayout>(
+        make_masked_layout(without_masks(all.layout, drop), all.contracts));
+  }
+  for (size_t i = 0; i < n; ++i) {
+    if (e.masked->layout.segments[i].mask != nullptr) {
+      e.lossless = e.lossless || all.contracts[i] == Contract::lossless;
+      e.sampled = e.sampled || all.contracts[i] == Contract::sampled;
+      e.projected = e.projected || all.contracts[i] == Contract::project;
+    }
+  }
+  e.compact = !e.masked->layout.dense();
+  return effective_.emplace(key, std::move(e)).first->second;
+}
+
+bool Comm::sample_due(const Effective& e) {
+  if (!e.sampled) {
+    return false;
+  }
+  const uint64_t calls =
+      sampled_calls_[e.masked->digest ^ e.masked->layout.shape_digest]++;
+  return calls < kSampleFirst || calls % kSampleEvery == 0;
+}
+
+std::shared_ptr<const Plan> Comm::plan_for(const PlanRequest& request) {
+  const uint64_t key = Digest()
+                           .add(request.elements)
+                           .add(request.type)
+                           .add(request.op)
+                           .add(request.scope)
+                           .value();
+  if (const auto found = plans_.find(key); found != plans_.end()) {
+    return found->second;
+  }
+  if (plans_.size() >= kCacheLimit) {
+    plans_.clear();
+  }
+  auto plan = std::make_shared<const Plan>(
+      make_plan(context_.world, context_.rank, request, context_.tuning));
+  plans_.emplace(key, plan);
+  return plan;
+}
+
+Result<Outcome> Comm::exchange(const CallSpec& spec, const MaskedLayout& masked, bool audited,
+                               bool counted) {
+  const auto plan = plan_for({masked.layout.kept, spec.type, spec.op, spec.scope});
+  ExchangeInput in;
+  in.plan = plan.get();
+  in.layout = &masked.layout;
+  in.send = spec.send;
+  in.recv = spec.recv;
+  in.audited = audited;
+  in.counted = counted;
+  in.base = base_;
+  CallHeader& h = in.header;
+  h.sequence = ++sequence_;
+  h.count = spec.count;
+  h.shape_digest = masked.layout.shape_digest;
+  h.mask_digest = masked.digest;
+  h.extra_digest = spec.extra_digest;
+  h.op = static_cast<uint8_t>(spec.op);
+  h.dtype = static_cast<uint8_t>(spec.type);
+  h.scope = static_cast<uint8_t>(spec.scope);
+  h.audited = audited ? 1 : 0;
+  h.wire_kept = masked.layout.kept;
+  attempted_end_ = in.end();
+
+  Exchange one(context_, in);
+  auto outcome = one.run(options_.config.timeout_s);
+  if (!outcome) {
+    return tl::unexpected(die(outcome.error()));
+  }
+  if (*outcome != Outcome::differ) {
+    base_ = in.end();
+  }
+  const std::lock_guard lock(stats_mutex_);
+  stats_.dropped_nonzero += one.dropped.projected;
+  return outcome;
+}
+
+Result<> Comm::run_alive(const CallSpec& spec) {
+  const Effective e = effective(spec);  // a copy: recovery may clear the cache
+  const bool audited = e.lossless || sample_due(e);
+  auto outcome = exchange(spec, *e.masked, audited, audited || e.projected);
+  if (!outcome) {
+    return tl::unexpected(outcome.error());
+  }
+  Result<> result;
+  if (*outcome == Outcome::differ) {
+    result = resolve_difference(spec, *e.masked);
+  } else if (*outcome == Outcome::violated) {
+    result = resolve_violation(spec, *e.masked);
+  }
+  count(spec, e);
+  return result;
+}
+
+void Comm::count(const CallSpec& spec, const Effective& e) {
+  const auto plan = plan_for({e.masked->layout.kept, spec.type, spec.op, spec.scope});
+  const std::lock_guard lock(stats_mutex_);
+  ++stats_.calls;
+  ++(e.compact ? stats_.calls_compact : stats_.calls_dense);
+  stats_.bytes_logical += spec.count * size_of(spec.type);
+  stats_.bytes_sent = stats_.bytes_received = 0;
+  for (const auto& links : context_.links) {
+    if (links != nullptr) {
+      stats_.bytes_sent += links->bytes_sent;
+      stats_.bytes_received += links->bytes_received;
+      stats_.bytes_dense +=
+          dense_wire_bytes(context_.world, *plan, spec.count, context_.tuning) /
+          context_.links.size();
+    }
+  }
+  stats_.times = context_.times;
+}
+
+CommStats Comm::stats() const {
+  const std::lock_guard lock(stats_mutex_);
+  return stats_;
+}
+
+// From one rank's finding to the story that all survivors tell. The communicator is dead after it.
+Error Comm::die(const Error& finding) {
+  Verdict mine;
+  mine.culprit = finding.rank < 0 ? context_.rank : finding.rank;
+  mine.code = finding.code;
+  mine.text = finding.text;
+  context_.memory.set_culprit(mine.culprit);
+  context_.memory.ring();
+  if (!context_.links.empty() && context_.links[0] != nullptr) {
+    CallHeader h;
+    h.kind = MessageKind::abort;
+    h.sequence = sequence_;
+    h.culprit = mine.culprit;
+    (void)context_.links[0]->send_calls(h, {});
+    context_.links[0]->progress();
+  }
+  dead_ = to_error(control_->abort(mine));
+  return *dead_;
+}
+
+}  // namespace prunex::collective

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// A communicator: the ranks of a job, their nodes and leaders, and the calls that run on them, one at a
+// time and in order. One thread per communicator watches the control plane and runs non-blocking calls.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "plugin/base/config.h"
+#include "plugin/collective/context.h"
+#include "plugin/collective/exchange.h"
+#include "plugin/collective/masked_layout.h"
+#include "plugin/transport/transport.h"
+
+namespace prunex::collective {
+
+struct CommOptions {
+  Config config;  // rank, size, root, node id, timeout, … already filled in
+  std::optional<StoreCallbacks> store;
+  std::string name = "default";
+};
+
+struct CallSpec {
+  const void* send = nullptr;
+  void* recv = nullptr;
+  uint64_t count = 0;
+  DType type = DType::f32;
+  Op op = Op::sum;
+  Scope scope = Scope::world;
+  std::shared_ptr<const MaskedLayout> masked;  // null: dense
+  uint64_t extra_digest = 0;
+};
+
+struct CommStats {
+  uint64_t calls = 0, calls_compact = 0, calls_dense = 0;
+  uint64_t mismatches = 0, violations = 0;
+  uint64_t bytes_logical = 0, bytes_sent = 0, bytes_received = 0, bytes_dense = 0;
+  uint64_t dropped_nonzero = 0;
+  StageTimes times;
+};
+
+// A call under way; shared by the caller and the communicator.
+class Request {
+ public:
+  [[nodiscard]] bool done() const { return done_.load(std::memory_order_acquire); }
+  [[nodiscard]] Result<> wait();  // blocks; every call has its own deadline
+  void complete(Result<> result);
+
+  CallSpec spec;
+  std::function<void(const Result<>&)> on_complete;  // may be empty
+
+ private:
+  std::atomic<bool> done_{false};
+  std::mutex mutex_;
+  std::condition_variable ready_;
+  Result<> result_;
+};
+
+class Comm {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<Comm>> create(const CommOptions& options);
+  ~Comm();  // waits for calls in flight
+
+  [[nodiscard]] Result<> all_reduce(const CallSpec& spec);
+  [[nodiscard]] std::shared_ptr<Request> submit(const CallSpec& spec);
+
+  [[nodiscard]] const topo::World& world() const { return context_.world; }
+  [[nodiscard]] int rank() const { return context_.rank; }
+  [[nodiscard]] CommStats stats() const;
+  [[nodiscard]] const std::string& topology_text() const { return topology_text_; }
+
+ private:
+  explicit Comm(const CommOptions& options);
+  // comm_create.cc
+  [[nodiscard]] Result<> build();
+  [[nodiscard]] Result<> join();
+  [[nodiscard]] Result<> join_node(const std::vector<topo::RankFacts>& facts,
+                                   std::vector<int>& strangers);
+  [[nodiscard]] Result<> connect_leaders(const std::vector<topo::RankFacts>& facts, bool& rails_ok);
+  [[nodiscard]] Result<std::vector<std::string>> agree(const Result<>& mine,
+                                                       const std::string& record);
+
+  // comm.cc
+  struct Effective {           // what a call really uses
+    std::shared_ptr<const MaskedLayout> masked;
+    bool compact = false, lossless = false, sampled = false, projected = false;
+  };
+  [[nodiscard]] Result<> run(const CallSpec& spec);
+  [[nodiscard]] Result<> run_alive(const CallSpec& spec);
+  [[nodiscard]] const Effective& effective(const CallSpec& spec);
+  [[nodiscard]] bool sample_due(const Effective& e);
+  void count(const CallSpec& spec, const Effective& e);
+  [[nodiscard]] std::shared_ptr<const Plan> plan_for(const PlanRequest& request);
+  [[nodiscard]] Result<Outcome> exchange(const CallSpec& spec, const MaskedLayout& masked,
+                                         bool audited, bool counted);
+  [[nodiscard]] Error die(const Error& finding);
+  void serve();
+  void wake();
+
+  // recovery.cc
+  [[nodiscard]] Result<> resolve_difference(const CallSpec& spec, const MaskedLayout& masked);
+  [[nodiscard]] Result<> resolve_violation(const CallSpec& spec, const MaskedLayout& masked);
+  [[nodiscard]] Result<std::map<int, std::string>> gather(Scope scope, const std::string& record);
+  [[nodiscard]] Result<std::map<int, std::string>> gather_in_node(const std::string& record);
+  void move_base(uint64_t base);
+
+  CommOptions options_;
+  std::string topology_text_;
+  std::unique_ptr<Control> control_;
+  std::vector<std::unique_ptr<transport::Transport>> networks_;  // by rail, where this rank leads
+  std::vector<std::unique_ptr<transport::Listener>> listeners_;  // by rail
+  Context context_;
+
+  // Touched only by whoever set busy_: one call at a time.
+  uint64_t sequence_ = 0;      // exchanges so far
+  uint64_t base_ = 0;          // chunks so far
+  uint64_t attempted_end_ = 0;  // where the last exchange would have ended
+  uint64_t mails_ = 0;         // gathers inside the node so far
+  std::unordered_map<uint64_t, Effective> effective_;
+  std::unordered_map<uint64_t, std::shared_ptr<const Plan>> plans_;
+  std::unordered_map<uint64_t, uint64_t> sampled_calls_;
+  std::unordered_set<uint64_t> dense_parameters_;  // (layout, segment, mask) that broke their promise
+  std::unordered_set<uint64_t> warned_;
+  std::optional<Error> dead_;
+
+  mutable std::mutex stats_mutex_;
+  CommStats stats_;
+
+  std::mutex queue_mutex_;
+  std::deque<std::shared_ptr<Request>> queue_;
+  bool busy_ = false, stop_ = false;
+  Fd wake_fd_;
+  std::thread thread_;
+};
+
+}  // namespace prunex::collective

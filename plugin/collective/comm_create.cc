@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a communicator comes about: control plane, facts, world, shared memory of the node, connections
+// between leaders. Whatever may fail on one rank alone is agreed on before anybody depends on it.
+#include <sys/eventfd.h>
+
+#include <algorithm>
+
+#include "kernels/pack.h"
+#include "plugin/base/digest.h"
+#include "plugin/base/interfaces.h"
+#include "plugin/base/log.h"
+#include "plugin/base/wire.h"
+#include "plugin/collective/comm.h"
+#include "plugin/transport/socket/socket.h"
+#include "topology/discover.h"
+#include "topology/render.h"
+
+namespace prunex::collective {
+namespace {
+
+constexpr size_t kTextLimit = 4096;
+constexpr double kExtraRailsTimeoutS = 10;
+
+// More than this per rank would not fit beside others in a container's /dev/shm.
+constexpr size_t kSharedBytesPerRank = 8 << 20;
+
+Tuning tuning_of(const Config& config) {
+  Tuning t;
+  if (config.chunk_bytes > 0) {
+    t.chunk_bytes = static_cast<size_t>(config.chunk_bytes) / 64 * 64;
+    t.min_chunk_bytes = std::min(t.min_chunk_bytes, t.chunk_bytes);
+  }
+  if (config.algorithm == "exchange") {
+    t.forced = static_cast<int>(Algorithm::exchange);
+  } else if (config.algorithm == "scatter") {
+    t.forced = static_cast<int>(Algorithm::scatter);
+  }
+  return t;
+}
+
+NodeShape shape_of(const topo::World& world, size_t node, const Tuning& tuning) {
+  NodeShape shape;
+  shape.local_size = world.nodes[node].ranks.size();
+  shape.rails = static_cast<size_t>(world.rails);
+  // An inlined call is one chunk, whatever the chunk size.
+  shape.slot_bytes = std::max(tuning.chunk_bytes, Tuning::kInlineLimit);
+  shape.slots = std::clamp<size_t>(kSharedBytesPerRank / 3 / shape.slot_bytes, 2, 8);
+  return shape;
+}
+
+// Everything that makes ranks choose; a difference here would be a hang later.
+uint64_t choice_digest(const topo::World& world, const Tuning& t) {
+  return Digest()
+      .add(world.digest)
+      .add(t.inline_bytes)
+      .add(t.exchange_bytes)
+      .add(t.chunk_bytes)
+      .add(t.min_chunk_bytes)
+      .add(t.alone_bytes)
+      .add(t.forced)
+      .add(t.dense_below_bytes)
+      .add(std::bit_cast<uint64_t>(t.dense_above))
+      .value();
+}
+
+Result<std::vector<topo::NicFacts>> usable_nics(const Config& config) {
+  auto have = list_interfaces();
+  if (!have) {
+    return tl::unexpected(have.error());
+  }
+  auto chosen = choose_interfaces(*have, config.socket_ifname);
+  if (!chosen) {
+    return tl::unexpected(chosen.error());
+  }
+  // Several usable networks: the one that leads to rank 0 comes first.
+  if (!config.root.empty()) {
+    if (auto at = parse_host_port(config.root)) {
+      if (auto peers = resolve(*at); peers && !peers->empty()) {
+        if (auto reachable = check_families(*chosen, *peers); !reachable) {
+          return tl::unexpected(reachable.error());
+        }
+        prefer_route(*chosen, peers->front());
+      }
+    }
+  }
+  std::vector<topo::NicFacts> nics;
+  for (const Interface& i : *chosen) {
+    const bool known = std::any_of(nics.begin(), nics.end(),
+                                   [&](const topo::NicFacts& n) { return n.name == i.name; });
+    if (!known) {
+      topo::NicFacts nic;
+      nic.name = i.name;
+      nic.address = host_text(i.address);
+      nics.push_back(std::move(nic));
+    }
+  }
+  return nics;
+}
+
+Result<topo::RankFacts> own_facts(const Config& config) {
+  auto nics = usable_nics(config);
+  if (!nics) {
+    return tl::unexpected(nics.error());
+  }
+  topo::FactsOptions options;
+  options.rank = config.rank;
+  options.node_id = config.node_id;
+  options.nics = std::move(*nics);
+  return topo::local_facts(options);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Comm>> Comm::create(const CommOptions& options) {
+  const Config& c = options.config;
+  if (c.rank < 0 || c.size < 1) {
+    return fail(Code::config,
+                strf("rank %d of %d: set PRUNEX_RANK and PRUNEX_WORLD_SIZE, start under torchrun, "
+                     "mpirun or srun, or pass rank and size",
+                     c.rank, c.size));
+  }
+  if (c.rank >= c.size) {
+    return fail(Code::config, strf("rank %d of a world of %d ranks", c.rank, c.size));
+  }
+  if (c.root.empty() && !options.store && c.size > 1) {
+    return fail(Code::config,
+                "nowhere to meet: set PRUNEX_ROOT=host:port (a free port of rank 0's machine), or pass "
+                "a store");
+  }
+  set_log_rank(c.rank);
+  if (auto isa = select_isa(c.isa); !isa) {
+    return tl::unexpected(isa.error());
+  }
+  std::unique_ptr<Comm> comm(new Comm(options));
+  if (auto built = comm->build(); !built) {
+    return tl::unexpected(built.error());
+  }
+  return comm;
+}
+
+// Collective: everybody tells whether its part went well; one failure fails all with the same words.
+Result<std::vector<std::string>> Comm::agree(const Result<>& mine, const std::string& record) {
+  WireAppender w;
+  w.put(static_cast<uint32_t>(mine ? 0 : 1));
+  w.put(static_cast<uint32_t>(mine ? 0 : static_cast<uint32_t>(mine.error().code)));
+  w.put_string(mine ? std::string_view{} : std::string_view(mine.error().text).substr(0, kTextLimit));
+  w.put_string(record);
+  auto all = control_->all_gather(w.take(), options_.config.timeout_s);
+  if (!all) {
+    return mine ? tl::unexpected(all.error()) : tl::unexpected(mine.error());
+  }
+  std::vector<std::string> records;
+  for (size_t r = 0; r < all->size(); ++r) {
+    WireReader reader((*all)[r]);
+    const auto failed = reader.get<uint32_t>();
+    const auto code = reader.get<uint32_t>();
+    const std::string text = reader.get_string(kTextLimit);
+    records.push_back(reader.get_string(64 << 20));
+    if (!reader.ok() || code > static_cast<uint32_t>(Code::internal)) {
+      return fail(Code::internal, strf("rank %zu's record cannot be read", r));
+    }
+    if (failed != 0) {
+      const bool own = static_cast<int>(r) == options_.config.rank;
+      return fail(static_cast<Code>(code),
+                  own ? text : strf("rank %zu failed: %s", r, text.c_str()), 0,
+                  static_cast<int>(r));
+    }
+  }
+  return records;
+}
+
+Result<> Comm::build() {
+  const Config& config = options_.config;
+  context_.rank = config.rank;
+  context_.tuning = tuning_of(config);
+  ControlOptions control;
+  control.rank = config.rank;
+  control.size = config.size;
+  control.root = config.root;
+  control.store = options_.store;
+  control.store_prefix = "prunex/" + options_.name;
+  control.socket_ifname = config.socket_ifname;
+  control.port_range = config.port_range;
+  control.timeout_s = config.timeout_s;
+  auto opened = Control::open(control);
+  if (!opened) {
+    return tl::unexpected(opened.error());
+  }
+  control_ = std::move(*opened);
+  context_.control = control_.get();
+  if (auto joined = join(); !joined) {
+    return joined;
+  }
+  wake_fd_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_fd_) {
+    return fail(Code::system, "eventfd failed: too many open files? see ulimit -n", errno);
+  }
+  thread_ = std::thread([this] { serve(); });
+  PRUNEX_LOG(info, "%s", topology_text_.c_str());
+  return {};
+}
+
+Result<> Comm::join() {
+  auto own = own_facts(options_.config);
+  const Result<> mine = own ? Result<>() : Result<>(tl::unexpected(own.error()));
+  auto records = agree(mine, own ? topo::encode(*own) : std::string());
+  if (!records) {
+    return tl::unexpected(records.error());
+  }
+  std::vector<topo::RankFacts> facts;
+  for (size_t r = 0; r < records->size(); ++r) {
+    auto one = topo::decode_facts(std::as_bytes(std::span((*records)[r].data(), (*records)[r].size())));
+    if (!one) {
+      return fail(Code::internal, strf("rank %zu's facts: %s", r, one.error().text.c_str()));
+    }
+    facts.push_back(std::move(*one));
+  }
+  topo::WorldOptions world_options;
+  world_options.max_rails = options_.config.rails;
+  // At most one more round for ranks that cannot share memory, and one without extra rails.
+  for (int round = 0; round < 4; ++round) {
+    auto world = topo::make_world(facts, world_options);
+    if (!world) {
+      return tl::unexpected(world.error());
+    }
+    context_.world = std::move(*world);
+    std::vector<int> strangers;
+    if (auto joined = join_node(facts, strangers); !joined) {
+      return joined;
+    }
+    if (!strangers.empty()) {
+      // Same identity, yet the memory cannot be reached (containers): each is a node of its own.
+      for (const int r : strangers) {
+        facts[static_cast<size_t>(r)].node_id += strf("#%d", r);
+        if (context_.rank == 0) {
+          PRUNEX_LOG(info, "rank %d cannot map its node's shared memory: taken as a node of its own", r);
+        }
+      }
+      continue;
+    }
+    bool rails_ok = true;
+    if (auto connected = connect_leaders(facts, rails_ok); !connected) {
+      return connected;
+    }
+    if (!rails_ok) {
+      if (context_.rank == 0) {
+        PRUNEX_LOG(warn,
+                   "not all of %d rails connect all nodes: going on with one; name the interfaces that "
+                   "do with PRUNEX_SOCKET_IFNAME, or set PRUNEX_RAILS=1",
+                   context_.world.rails);
+      }
+      world_options.max_rails = 1;
+      continue;
+    }
+    topo::Picture picture{context_.world, facts, {}};
+    topology_text_ = topo::render_text(picture);
+    return {};
+  }
+  return fail(Code::internal, "the node layout does not settle");
+}
+
+// Creates or joins the node's memory; `strangers` are ranks that could not map it.
+Result<> Comm::join_node(const std::vector<topo::RankFacts>& facts, std::vector<int>& strangers) {
+  const topo::World& world = context_.world;
+  const auto rank = static_cast<size_t>(context_.rank);
+  context_.node = static_cast<size_t>(world.node_of[rank]);
+  context_.local = static_cast<size_t>(world.local_of[rank]);
+  const topo::Node& node = world.nodes[context_.node];
+  context_.leader_locals.clear();
+  for (const topo::Leader& l : node.leaders) {
+    context_.leader_locals.push_back(
+        static_cast<size_t>(world.local_of[static_cast<size_t>(l.rank)]));
+  }
+  const NodeShape shape = shape_of(world, context_.node, context_.tuning);
+  Result<> mine;
+  std::string name;
+  if (context_.local == 0) {
+    auto memory = NodeMemory::create(shape);
+    if (memory) {
+      context_.memory = std::move(*memory);
+      name = context_.memory.name();
+    } else {
+      mine = tl::unexpected(memory.error());
+    }
+  }
+  WireAppender w;
+  w.put(choice_digest(world, context_.tuning));
+  w.put_string(name);
+  auto names = agree(mine, w.take());
+  if (!names) {
+    return tl::unexpected(names.error());
+  }
+  std::string node_name;
+  for (size_t r = 0; r < names->size(); ++r) {
+    WireReader reader((*names)[r]);
+    const auto digest = reader.get<uint64_t>();
+    const std::string one = reader.get_string(kTextLimit);
+    if (digest != choice_digest(world, context_.tuning)) {
+      return fail(Code::mismatch,
+                  strf("rank %zu and rank %zu are configured differently (PRUNEX_CHUNK_BYTES, "
+                       "PRUNEX_ALGORITHM or PRUNEX_RAILS, or another version of this library)",
+                       rank, r),
+                  0, static_cast<int>(r));
+    }
+    if (static_cast<int>(r) == node.ranks[0]) {
+      node_name = one;
+    }
+  }
+  bool stranger = false;
+  if (context_.local != 0) {
+    auto memory = NodeMemory::attach(node_name, shape);
+    stranger = !memory;
+    if (memory) {
+      context_.memory = std::move(*memory);
+    }
+  }
+  Result<> made;
+  if (!stranger && context_.leads_any() && shape.local_size > 1) {
+    made = context_.memory.make_fifo(context_.local);
+  }
+  auto attached = agree(made, stranger ? "stranger" : "");
+  if (!attached) {
+    context_.memory.unlink_names(context_.local);
+    return tl::unexpected(attached.error());
+  }
+  for (size_t r = 0; r < attached->size(); ++r) {
+    if ((*attached)[r] == "stranger") {
+      strangers.push_back(static_cast<int>(r));
+    }
+  }
+  Result<> open;
+  if (strangers.empty() && shape.local_size > 1) {
+    open = context_.memory.open_fifos(context_.leader_locals);
+  }
+  auto opened = agree(open, "");
+  if (context_.memory) {
+    context_.memory.unlink_names(context_.local);
+  }
+  if (!strangers.empty()) {
+    context_.memory = NodeMemory();
+  }
+  (void)facts;
+  return opened ? Result<>() : Result<>(tl::unexpected(opened.error()));
+}
+
+Result<> Comm::connect_leaders(const std::vector<topo::RankFacts>& facts, bool& rails_ok) {
+  const topo::World& world = context_.world;
+  const auto rails = static_cast<size_t>(world.rails);
+  context_.links.clear();
+  context_.links.resize(rails);
+  context_.scratch.clear();
+  context_.scratch.resize(rails);
+  networks_.clear();
+  networks_.resize(rails);
+  listeners_.clear();
+  listeners_.resize(rails);
+  if (world.nodes.size() == 1) {
+    return {};
+  }
+  const topo::Node& node = world.nodes[context_.node];
+  Result<> mine;
+  WireAppender handles;
+  for (size_t rail = 0; rail < rails; ++rail) {
+    std::string handle;
+    if (mine && context_.leads(rail)) {
+      transport::SocketOptions options;
+      const int nic = node.leaders[rail].nic;
+      const auto& nics = facts[static_cast<size_t>(context_.rank)].nics;
+      if (nic >= 0) {
+        if (auto at = parse_host(nics[static_cast<size_t>(nic)].address, 0)) {
+          options.address = *at;
+        }
+      }
+      if (auto range = parse_port_range(options_.config.port_range)) {
+        options.ports = *range;
+      }
+      options.streams = options_.config.streams;
+      auto network = transport::open_socket_transport(options);
+      if (network) {
+        networks_[rail] = std::move(*network);
+        auto listener = networks_[rail]->listen();
+        if (listener) {
+          listeners_[rail] = std::move(*listener);
+          handle = listeners_[rail]->handle();
+        } else {
+          mine = tl::unexpected(listener.error());
+        }
+      } else {
+        mine = tl::unexpected(network.error());
+      }
+    }
+    handles.put_string(handle);
+  }
+  auto all = agree(mine, handles.take());
+  if (!all) {
+    return tl::unexpected(all.error());
+  }
+  std::string problem;
+  for (size_t rail = 0; rail < rails; ++rail) {
+    if (!context_.leads(rail)) {
+      continue;
+    }
+    std::vector<int> ranks;
+    std::vector<std::string> addresses;
+    for (const topo::Node& n : world.nodes) {
+      const int leader = n.leaders[rail].rank;
+      WireReader reader((*all)[static_cast<size_t>(leader)]);
+      std::string handle;
+      for (size_t i = 0; i <= rail; ++i) {
+        handle = reader.get_string(kTextLimit);
+      }
+      ranks.push_back(leader);
+      addresses.push_back(std::move(handle));
+    }
+    const double limit = rail == 0 ? options_.config.timeout_s
+                                   : std::min(options_.config.timeout_s, kExtraRailsTimeoutS);
+    auto links = LeaderLinks::connect(*networks_[rail], *listeners_[rail], context_.node, ranks,
+                                      addresses, Deadline::after(limit));
+    listeners_[rail].reset();
+    if (links) {
+      context_.links[rail] = std::move(*links);
+    } else if (rail == 0) {
+      mine = tl::unexpected(links.error());
+    } else {
+      problem = links.error().text;
+    }
+  }
+  auto connected = agree(mine, problem);
+  if (!connected) {
+    return tl::unexpected(connected.error());
+  }
+  rails_ok = std::all_of(connected->begin(), connected->end(),
+                         [](const std::string& p) { return p.empty(); });
+  return {};
+}
+
+}  // namespace prunex::collective

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs what is missing (Debian and Ubuntu packages, as root or through sudo), configures and builds.
+#
+#   scripts/build.sh [--sanitizer address|thread] [--no-tests]
+#
+#   --sanitizer address   into build-asan/: AddressSanitizer and UndefinedBehaviorSanitizer
+#   --sanitizer thread    into build-tsan/: ThreadSanitizer
+#   --no-tests            neither builds the tests nor installs GoogleTest
+#
+# Without options into build/, optimised. Again: only what changed, and without network.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+program=build
+
+sanitizer=none tests=true folder=build
+while (($#)); do
+  case $1 in
+    --sanitizer)
+      case ${2:-} in
+        address) folder=build-asan ;;
+        thread) folder=build-tsan ;;
+        *) usage_error "--sanitizer '${2:-}' is neither address nor thread" ;;
+      esac
+      sanitizer=$2
+      shift 2
+      ;;
+    --no-tests) tests=false && shift ;;
+    -h | --help) show_help && exit 0 ;;
+    *) usage_error "unknown option '$1'" ;;
+  esac
+done
+
+packages=("${build_packages[@]}")
+[[ $tests == false ]] || packages+=("${unit_packages[@]}")
+install_packages "${packages[@]}"
+
+options=(-Dtests="$tests" -Dsanitizer="$sanitizer")
+[[ $sanitizer == none ]] || options+=(--buildtype=debugoptimized -Doptimization=1)
+build_tree "$folder" "${options[@]}"
+
+[[ $tests == true ]] || say "tests were not built"
+for result in tools/prunex plugin/libprunex.so plugin/libnccl-net-prunex.so; do
+  [[ ! -e $repo_root/$folder/$result ]] || echo "$folder/$result"
+done

@@ -1,0 +1,183 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Checks of the tree and of what was built: one line each, PASS, FAIL or SKIP with the reason.
+#
+#   scripts/check.sh [--long] [--fix] [NAME...]
+#
+#   --long   clang-tidy on the tests too
+#   --fix    formats the sources first
+#   NAME     only these: format includes headers c99 exports needed files environment shell naming docs
+#
+# Uses build/ (scripts/build.sh) for exports, needed, naming and docs. Details go to build/checks/.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+program=check
+cd "$repo_root"
+
+readonly skip=77
+readonly library=build/plugin/libprunex.so
+readonly warnings=(-Wall -Wextra -Wconversion -Wshadow -Werror)
+
+# Names of exported functions that prunex.h does not show: the plugin's door into the library.
+readonly unlisted_exports='prunex_internal_table'
+# What a guest in somebody's process may need.
+readonly needed_libraries='^(libc\.so\.6|libm\.so\.6|libgcc_s\.so\.1|libstdc\+\+\.so\.6|ld-linux.*\.so\.[0-9])$'
+
+# sources GLOB...: files of the tree by name, in the folders that hold code.
+sources() {
+  local names=() glob
+  for glob in "$@"; do names+=(-o -name "$glob"); done
+  for glob in .ci bench include kernels plugin python scripts tests tools topology; do
+    [[ ! -d $glob ]] || find "$glob" -type f \( "${names[@]:1}" \) -not -path '*/__pycache__/*'
+  done | sort
+}
+
+# ---- the checks: details on stdout, 0 for pass, 77 for skip with the reason in the last line -----------
+
+check_format() {
+  local tool
+  if ! tool=$(tool_from_pypi clang-format 14.0.6); then
+    tool=$(command -v clang-format-14) || {
+      echo "clang-format 14 is neither installed nor to be had from PyPI"
+      return $skip
+    }
+  fi
+  if [[ $fix == true ]]; then sources '*.h' '*.c' '*.cc' '*.cu' | xargs "$tool" -i; fi
+  sources '*.h' '*.c' '*.cc' '*.cu' | xargs -P "$(cores)" -n 16 "$tool" --dry-run --Werror 2>&1 |
+    grep -E 'error|warning' || return 0
+  echo "scripts/check.sh --fix format mends it"
+  return 1
+}
+
+check_includes() { python3 scripts/check_includes.py; }
+
+# Every header is first in some file; here in one of its own.
+check_headers() {
+  sources '*.h' | grep -v '^tests/' |
+    xargs -P "$(cores)" -n 1 g++ -std=c++20 -D_GNU_SOURCE -fsyntax-only -I. -Iinclude "${warnings[@]}" \
+      -x c++ /dev/null -include
+}
+
+check_c99() {
+  local language
+  for language in 'gcc -std=c99 -x c' 'gcc -std=c17 -x c' 'g++ -std=c++98 -x c++' 'g++ -std=c++20 -x c++'; do
+    echo "$language"
+    # shellcheck disable=SC2086
+    printf '#include "prunex/prunex.h"\nint main(void) { return prunex_version() == PRUNEX_VERSION_MAJOR; }\n' |
+      ${language/ / -pedantic -fsyntax-only -Iinclude ${warnings[*]} } - || return 1
+  done
+}
+
+# Functions declared with PRUNEX_API in the public header.
+declared_functions() {
+  gcc -E -P -Iinclude -x c include/prunex/prunex.h | tr '\n' ' ' |
+    grep -o 'visibility("default"))) [^(;]*(' | grep -o 'prunex_[a-z0-9_]*($' | tr -d '(' | sort -u
+}
+
+check_exports() {
+  [[ -e $library ]] || { echo "$library is not built" && return $skip; }
+  local faults=0 declared exported
+  declared=$(declared_functions)
+  exported=$(nm -D --defined-only "$library" | awk '{ print $3 }' | sed 's/@.*//' | sort -u)
+  [[ -n $declared ]] || { echo "no PRUNEX_API declarations found" && return 1; }
+  comm -23 <(echo "$declared") <(echo "$exported") | sed 's/$/: declared in prunex.h, not exported/' | grep . && faults=1
+  comm -13 <(echo "$declared") <(echo "$exported") | grep -vxE "$unlisted_exports|" |
+    sed 's/$/: exported, not declared in prunex.h/' | grep . && faults=1
+  # Unique symbols would keep the library loaded and shared with other copies.
+  readelf -Ws --dyn-syms "$library" | grep ' UNIQUE ' && faults=1
+  return $faults
+}
+
+check_needed() {
+  [[ -e $library ]] || { echo "$library is not built" && return $skip; }
+  readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE "$needed_libraries" || return 0
+  echo "needed by $library, and not every machine has it"
+  return 1
+}
+
+# Length, licence line, include guard.
+check_files() {
+  local file faults=0
+  while read -r file; do
+    awk -v file="$file" 'END { if (NR > 400) { print file ": " NR " lines, at most 400"; exit 1 } }' "$file" || faults=1
+    head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || { echo "$file: no SPDX line" && faults=1; }
+    [[ $file != *.h || $file == include/* ]] || grep -q '^#pragma once' "$file" || { echo "$file: no #pragma once" && faults=1; }
+  done < <(sources '*.h' '*.c' '*.cc' '*.cu' '*.py' '*.sh' run)
+  return $faults
+}
+
+# Only config.cc reads the environment; two headers that a library has no use for.
+check_environment() {
+  local faults=0 files
+  mapfile -t files < <(sources '*.h' '*.c' '*.cc' '*.cu' | grep -E '^(kernels|topology|plugin|include)/')
+  grep -nE '\b(secure_)?getenv\b|\benviron\b' "${files[@]}" | grep -v '^plugin/base/config.cc:' && faults=1
+  grep -nE '#[[:space:]]*include[[:space:]]*<(iostream|regex)>' "${files[@]}" && faults=1
+  return $faults
+}
+
+check_shell() {
+  have shellcheck || { echo "shellcheck is not installed" && return $skip; }
+  sources '*.sh' run | xargs shellcheck -x --severity=warning --exclude=SC2034 # variables of lib.sh are used elsewhere
+}
+
+check_naming() {
+  local tool folders='kernels|topology|plugin|tools|bench'
+  tool=$(command -v clang-tidy-14 || command -v clang-tidy) || { echo "clang-tidy is not installed" && return $skip; }
+  [[ -e build/compile_commands.json ]] || { echo "build/ is not there" && return $skip; }
+  [[ $long == false ]] || folders+='|tests'
+  python3 -c 'import json; print("\n".join(e["file"].removeprefix("../") for e in json.load(open("build/compile_commands.json"))))' |
+    grep -E "^($folders)/.*\.cc$" | sort -u |
+    timeout 900 xargs -P "$(cores)" -n 2 "$tool" -p build --quiet 2>&1 |
+    grep -E 'error:' | sort -u || return 0
+  return 1
+}
+
+# The README's table of variables is the program's.
+check_docs() {
+  [[ -x build/tools/prunex ]] || { echo "build/tools/prunex is not built" && return $skip; }
+  local table
+  table=$(build/tools/prunex info --markdown) || { echo "prunex info --markdown failed: $table" && return 1; }
+  diff <(sed -n '/<!-- config:begin -->/,/<!-- config:end -->/{//!p}' README.md) <(echo "$table") && return 0
+  echo "README.md (<) differs from prunex info --markdown (>)"
+  return 1
+}
+
+# ---- running them -------------------------------------------------------------------------------------
+
+passed=0 failed=0 skipped=0
+run_check() {
+  local code=0 begin details=build/checks/$1.log
+  begin=$(now)
+  (set +e; "check_$1") >"$details" 2>&1 || code=$?
+  case $code in
+    0) passed=$((passed + 1)) && echo "PASS $1 ($(since "$begin") s)" ;;
+    "$skip") skipped=$((skipped + 1)) && echo "SKIP $1: $(tail -n 1 "$details")" ;;
+    *)
+      failed=$((failed + 1))
+      echo "FAIL $1 ($(since "$begin") s; all of it in $details)"
+      head -n 30 "$details" | sed 's/^/  /'
+      ;;
+  esac
+}
+
+all=(format includes headers c99 exports needed files environment shell naming docs)
+long=false fix=false chosen=()
+while (($#)); do
+  case $1 in
+    --long) long=true ;;
+    --fix) fix=true ;;
+    -h | --help) show_help && exit 0 ;;
+    -*) usage_error "unknown option '$1'" ;;
+    *)
+      [[ " ${all[*]} " == *" $1 "* ]] || usage_error "no check is called '$1'; there are: ${all[*]}"
+      chosen+=("$1")
+      ;;
+  esac
+  shift
+done
+((${#chosen[@]})) || chosen=("${all[@]}")
+mkdir -p build/checks
+for name in "${chosen[@]}"; do run_check "$name"; done
+echo "$passed passed, $failed failed, $skipped skipped"
+((failed == 0))

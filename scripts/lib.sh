@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+# Shell helpers of the scripts; sourced, never run. Bash 5.
+# shellcheck shell=bash
+
+repo_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+program=${program:-$(basename "$0")}
+
+say() { printf '%s: %s\n' "$program" "$*" >&2; }
+die() {
+  say "$*"
+  exit 1
+}
+# An error of usage, as getopt's: 2.
+usage_error() {
+  say "$*; try --help"
+  exit 2
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+# The comment block at the head of the calling script, without the licence and the leading '# '.
+show_help() { sed -n '3,/^[^#]/{/^#/!q;s/^# \{0,1\}//p}' "$0"; }
+
+# Seconds since the epoch with milliseconds, and the difference to an earlier reading.
+now() { printf '%s' "${EPOCHREALTIME/,/.}"; }
+since() { awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.1f", b - a }'; }
+
+cores() { nproc 2>/dev/null || echo 2; }
+
+# ---- packages -----------------------------------------------------------------------------------------
+
+# What the library, the tools and netlab need, and what the tests need on top.
+build_packages=(g++ meson ninja-build pkg-config python3 libexpected-dev libxxhash-dev libhwloc-dev
+  libibverbs-dev nlohmann-json3-dev libcli11-dev iproute2 util-linux)
+unit_packages=(libgtest-dev libgmock-dev)
+check_packages=(clang clang-tidy shellcheck python3-venv binutils)
+
+# Prints those of the packages that are not installed. No network, milliseconds.
+missing_packages() {
+  local installed package
+  installed=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "$@" 2>/dev/null |
+    sed -n 's/ installed$//p' || true)
+  for package in "$@"; do
+    grep -qxF "$package" <<<"$installed" || echo "$package"
+  done
+}
+
+# Runs apt-get without questions, waiting for other package managers. Output goes to the log.
+run_apt() {
+  local attempt as_root=(env)
+  ((EUID == 0)) || as_root=(sudo)
+  for attempt in {1..60}; do
+    if "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=a apt-get -y \
+      -o DPkg::Lock::Timeout=300 -o Acquire::Retries=2 -o Dpkg::Use-Pty=0 "$@" >"$apt_log" 2>&1; then
+      return 0
+    fi
+    # The lock of the package lists has no time-out of its own.
+    grep -q 'Could not get lock' "$apt_log" || return 1
+    ((attempt > 1)) || say "another package manager is at work; waiting for it"
+    sleep 5
+  done
+  return 1
+}
+
+# Installs what is missing of the packages; returns at once when nothing is.
+install_packages() {
+  local missing=()
+  if ! have dpkg-query || ! have apt-get; then
+    say "not a Debian or Ubuntu system: please provide what these packages hold: $*"
+    return 0
+  fi
+  mapfile -t missing < <(missing_packages "$@")
+  ((${#missing[@]})) || return 0
+  if ((EUID != 0)) && ! have sudo; then
+    die "missing packages, and neither root nor sudo to install them. As root:
+  apt-get update && apt-get install -y ${missing[*]}"
+  fi
+  say "installing ${missing[*]}"
+  apt_log=$(mktemp "${TMPDIR:-/tmp}/prunex-apt.XXXXXX")
+  # The lists at hand usually do; they are refreshed when they are absent or too old to be served.
+  if ! run_apt install --no-install-recommends "${missing[@]}"; then
+    if ! run_apt update || ! run_apt install --no-install-recommends "${missing[@]}"; then
+      tail -n 15 "$apt_log" >&2
+      die "could not install ${missing[*]}: is there a network, and a package source in /etc/apt? (log: $apt_log)"
+    fi
+  fi
+  rm -f "$apt_log"
+}
+
+# ---- tools from PyPI, pinned, in a virtual environment of the tree -----------------------------------
+
+# tool_from_pypi NAME VERSION: prints the path of the command NAME, or fails quietly (no network).
+tool_from_pypi() {
+  local venv=$repo_root/.venv-tools
+  local path=$venv/bin/$1 stamp=$venv/$1-$2.installed
+  if [[ ! -e $stamp ]]; then
+    [[ -x $venv/bin/pip ]] || /usr/bin/env python3 -m venv "$venv" >/dev/null 2>&1 || return 1
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --retries 1 --timeout 20 "$1==$2" \
+      >"$venv/pip.log" 2>&1 || return 1
+    touch "$stamp"
+  fi
+  echo "$path"
+}
+
+# ---- building -----------------------------------------------------------------------------------------
+
+# Old distributions: a meson before 1.0 (Ubuntu 22.04) is replaced by one from PyPI.
+find_meson() {
+  if have meson && [[ $(printf '1.0.0\n%s\n' "$(meson --version)" | sort -V | head -n 1) == 1.0.0 ]]; then
+    echo meson
+  else
+    tool_from_pypi meson 1.0.1 || die "meson 1.0 or newer is needed, and PyPI cannot be reached"
+  fi
+}
+
+# build_tree FOLDER OPTION...: configures (again only if the options changed) and builds. On a terminal
+# ninja's progress is shown, else the output goes to FOLDER/build.log and only a failure is printed.
+build_tree() {
+  local folder=$repo_root/$1 meson log state="${*:2} CC=${CC:-} CXX=${CXX:-}"
+  shift
+  meson=$(find_meson)
+  mkdir -p "$folder"
+  if [[ ! -e $folder/build.ninja || $(cat "$folder/setup.state" 2>/dev/null) != "$state" ]]; then
+    local wipe=()
+    [[ ! -e $folder/meson-private/coredata.dat ]] || wipe=(--wipe)
+    rm -f "$folder/setup.state"
+    if ! log=$("$meson" setup "${wipe[@]}" "$folder" "$repo_root" "$@" 2>&1); then
+      tail -n 20 <<<"$log" >&2
+      say "configuring ${folder##*/}/ failed (log: $folder/meson-logs/meson-log.txt)"
+      return 1
+    fi
+    echo "$state" >"$folder/setup.state"
+  fi
+  log=$folder/build.log
+  if [[ -t 1 ]]; then
+    ninja -C "$folder" -j "$(cores)" || return 1
+  else
+    ninja -C "$folder" -j "$(cores)" >"$log" 2>&1 || {
+      grep -A 25 '^FAILED' "$log" | head -n 60 >&2 || tail -n 30 "$log" >&2
+      say "building ${folder##*/}/ failed (log: $log)"
+      return 1
+    }
+  fi
+}
