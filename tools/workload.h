@@ -2,6 +2,7 @@
 // What a benchmark reduces: buffers of pieces, and which of their elements a density keeps. The runs
 // below are this program's own reading of the pruning rule, independent of the library's masks.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
