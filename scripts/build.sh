@@ -38,7 +38,8 @@ install_packages "${packages[@]}"
 
 options=(-Dtests="$tests" -Dsanitizer="$sanitizer")
 [[ $sanitizer == none ]] || options+=(--buildtype=debugoptimized -Doptimization=1)
-build_tree "$folder" "${options[@]}"
+configure_tree "$folder" "${options[@]}"
+ninja_tree "$folder"
 
 [[ $tests == true ]] || say "tests were not built"
 for result in tools/prunex plugin/libprunex.so plugin/libnccl-net-prunex.so; do

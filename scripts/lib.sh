@@ -111,32 +111,35 @@ find_meson() {
   fi
 }
 
-# build_tree FOLDER OPTION...: configures (again only if the options changed) and builds. On a terminal
-# ninja's progress is shown, else the output goes to FOLDER/build.log and only a failure is printed.
-build_tree() {
-  local folder=$repo_root/$1 meson log state="${*:2} CC=${CC:-} CXX=${CXX:-}"
+# configure_tree FOLDER OPTION...: sets the folder up, again only if the options changed.
+configure_tree() {
+  local folder=$repo_root/$1 meson output wipe=() state="${*:2} CC=${CC:-} CXX=${CXX:-}"
   shift
   meson=$(find_meson)
   mkdir -p "$folder"
-  if [[ ! -e $folder/build.ninja || $(cat "$folder/setup.state" 2>/dev/null) != "$state" ]]; then
-    local wipe=()
-    [[ ! -e $folder/meson-private/coredata.dat ]] || wipe=(--wipe)
-    rm -f "$folder/setup.state"
-    if ! log=$("$meson" setup "${wipe[@]}" "$folder" "$repo_root" "$@" 2>&1); then
-      tail -n 20 <<<"$log" >&2
-      say "configuring ${folder##*/}/ failed (log: $folder/meson-logs/meson-log.txt)"
-      return 1
-    fi
-    echo "$state" >"$folder/setup.state"
+  if [[ -e $folder/build.ninja && $(cat "$folder/setup.state" 2>/dev/null) == "$state" ]]; then return 0; fi
+  [[ ! -e $folder/meson-private/coredata.dat ]] || wipe=(--wipe)
+  rm -f "$folder/setup.state"
+  if ! output=$("$meson" setup "${wipe[@]}" "$folder" "$repo_root" "$@" 2>&1); then
+    tail -n 20 <<<"$output" >&2
+    say "configuring ${folder##*/}/ failed (log: $folder/meson-logs/meson-log.txt)"
+    return 1
   fi
-  log=$folder/build.log
+  echo "$state" >"$folder/setup.state"
+}
+
+# ninja_tree FOLDER [TARGET...]: on a terminal ninja's progress is shown, else the output goes to
+# FOLDER/build.log and only a failure is printed.
+ninja_tree() {
+  local folder=$repo_root/$1 log=$repo_root/$1/build.log
+  shift
   if [[ -t 1 ]]; then
-    ninja -C "$folder" -j "$(cores)" || return 1
+    ninja -C "$folder" -j "$(cores)" "$@" && return 0
+    say "building ${folder##*/}/ failed"
   else
-    ninja -C "$folder" -j "$(cores)" >"$log" 2>&1 || {
-      grep -A 25 '^FAILED' "$log" | head -n 60 >&2 || tail -n 30 "$log" >&2
-      say "building ${folder##*/}/ failed (log: $log)"
-      return 1
-    }
+    ninja -C "$folder" -j "$(cores)" "$@" >"$log" 2>&1 && return 0
+    grep -A 25 '^FAILED' "$log" | head -n 60 >&2 || tail -n 30 "$log" >&2
+    say "building ${folder##*/}/ failed (log: $log)"
   fi
+  return 1
 }

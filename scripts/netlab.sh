@@ -131,7 +131,8 @@ hold_node() {
   fi
   echo ready >&"$3"
   eval "exec $3>&-"
-  exec sleep infinity </dev/null >/dev/null 2>&1
+  exec </dev/null >/dev/null 2>&1
+  exec sleep infinity
 }
 
 # ---- building the lab -------------------------------------------------------------------------------

@@ -116,10 +116,19 @@ Result<std::optional<Accepted>> accept_tcp(int listen_fd) {
   }
 }
 
-Result<Fd> start_connect(const SocketAddress& peer) {
+Result<Fd> start_connect(const SocketAddress& peer, const SocketAddress& source) {
   Fd fd(::socket(peer.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) {
     return no_descriptor("cannot make a socket", errno);
+  }
+  if (source) {
+    SocketAddress from = source;
+    from.set_port(0);
+    // The port is chosen in connect(), where one local port may serve many peers.
+    set_option(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+    if (::bind(fd.get(), from.data(), from.length) != 0) {
+      return system_error("cannot connect from " + host_text(from), errno);
+    }
   }
   if (::connect(fd.get(), peer.data(), peer.length) != 0 && errno != EINPROGRESS &&
       errno != EINTR) {

@@ -36,8 +36,9 @@ struct Accepted {
 };
 [[nodiscard]] Result<std::optional<Accepted>> accept_tcp(int listen_fd);
 
-// Starts connecting; connect_done says true when connected, false when not yet.
-[[nodiscard]] Result<Fd> start_connect(const SocketAddress& peer);
+// Starts connecting, from the host of `source` if there is one; connect_done says true when
+// connected, false when not yet.
+[[nodiscard]] Result<Fd> start_connect(const SocketAddress& peer, const SocketAddress& source = {});
 [[nodiscard]] Result<bool> connect_done(int fd, const SocketAddress& peer);
 
 // TCP_NODELAY, and keepalive with TCP_USER_TIMEOUT: a host that vanished is noticed within

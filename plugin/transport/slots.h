@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fixed pool behind tickets: no allocation after connect, and a ticket that was already
+// answered is told from the one that now has its place.
+#pragma once
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "plugin/transport/transport.h"
+
+namespace prunex::transport {
+
+template <class Op>
+class Slots {
+ public:
+  explicit Slots(bool receive) : receive_(receive) {}
+
+  // -1: all in use. The slot is value-initialised.
+  [[nodiscard]] int take() {
+    if (free_ == 0) {
+      return -1;
+    }
+    const int i = std::countr_zero(free_);
+    free_ &= free_ - 1;
+    ops_[at(i)] = Op{};
+    return i;
+  }
+  void release(int i) {
+    ++generations_[at(i)];
+    free_ |= uint64_t{1} << i;
+  }
+  [[nodiscard]] Op& operator[](int i) { return ops_[at(i)]; }
+  [[nodiscard]] int in_use() const { return kMaxInFlight - std::popcount(free_); }
+
+  // bits 0-5 index, bit 6 direction, from bit 7 the generation, counted from 1: never 0.
+  [[nodiscard]] Ticket ticket(int i) const {
+    return (generations_[at(i)] + 1) << 7 | (receive_ ? 0x40U : 0U) | static_cast<Ticket>(i);
+  }
+  // -1: not a live ticket of this pool.
+  [[nodiscard]] int find(Ticket ticket) const {
+    const int i = static_cast<int>(ticket & 0x3F);
+    const bool taken = (free_ >> i & 1) == 0;
+    return taken && this->ticket(i) == ticket ? i : -1;
+  }
+
+ private:
+  static_assert(kMaxInFlight == 64);
+  [[nodiscard]] static size_t at(int i) { return static_cast<size_t>(i); }
+
+  std::array<Op, kMaxInFlight> ops_{};
+  std::array<uint64_t, kMaxInFlight> generations_{};
+  uint64_t free_ = ~uint64_t{0};
+  bool receive_;
+};
+
+}  // namespace prunex::transport

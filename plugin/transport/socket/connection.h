@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// An established connection of the socket transport.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plugin/transport/slots.h"
+#include "plugin/transport/socket/stream.h"
+#include "plugin/transport/transport.h"
+
+namespace prunex::transport {
+
+struct ConnectionOptions {
+  uint32_t first_sequence = 0;
+  double silence_s = 60;
+};
+
+// Copying per progress() call and direction, bytes: the caller keeps control.
+inline constexpr size_t kProgressBudget = size_t{512} << 10;
+
+class SocketConnection final : public Connection {
+ public:
+  // `streams` in the order of their index, at least one, ready for data.
+  SocketConnection(std::vector<Fd> streams, std::string hello, const ConnectionOptions& options);
+  ~SocketConnection() override;
+
+  Io isend(const void* data, size_t bytes, const Region* region, Ticket* out) override;
+  Io irecv(void* data, size_t capacity, const Region* region, Ticket* out) override;
+  Io test(Ticket ticket, size_t* bytes) override;
+  Io progress() override;
+  void poll_fds(std::vector<pollfd>& out) const override;
+  [[nodiscard]] const Error& error() const override { return error_; }
+  [[nodiscard]] std::string_view hello() const override { return hello_; }
+  [[nodiscard]] std::string describe() const override;
+
+ private:
+  struct SendOp {
+    size_t bytes = 0;
+    int fragments = 0;  // not yet handed to the kernel
+  };
+  struct RecvOp {
+    std::byte* data = nullptr;
+    size_t capacity = 0;
+    size_t message = 0, claimed = 0, received = 0;  // claimed: by fragments that have begun
+    bool announced = false;                         // `message` is known
+    bool done = false;                              // complete, and so are all before it
+  };
+
+  [[nodiscard]] size_t stripes_of(size_t bytes) const;
+  bool send_some();
+  bool receive_some();
+  bool receive(Stream& stream, size_t* budget);
+  bool read_header(Stream& stream);
+  RecvOp* operation_of(const Stream& stream);
+  bool admit(Stream& stream, RecvOp& op);
+  size_t place(Stream& stream, RecvOp& op, size_t budget, Intake::Read* how, int* error);
+  void advance();
+  void end_of(Stream& stream, int error);
+  void check_closed();
+  void check_silence();
+  void break_with(Code code, std::string text, int sys_errno = 0);
+  void drain();
+  [[nodiscard]] bool outstanding() const { return unsent_ > 0 || first_pending_ != next_receive_; }
+
+  std::vector<Stream> streams_;
+  std::string hello_, peer_, self_;
+  ConnectionOptions options_;
+
+  Slots<SendOp> sends_{false};
+  Slots<RecvOp> receives_{true};
+  std::array<uint8_t, kMaxInFlight> order_{};  // slot of the receive with this sequence, modulo
+  uint32_t next_send_, next_receive_;          // sequence the next posted one gets
+  uint32_t first_pending_;                     // oldest receive that is not complete
+  int unsent_ = 0;                             // sends that are not done
+  size_t next_stream_ = 0;                     // where the next striped message begins
+  size_t turn_ = 0;                            // which stream is served first
+  int idle_rounds_ = 0;                        // since something arrived on a stream but the first
+  mutable bool slept_ = false;                 // poll_fds() was asked since the last progress
+
+  int64_t next_check_ns_ = 0;
+  bool failed_ = false, closed_ = false;
+  Error error_;
+};
+
+}  // namespace prunex::transport

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the socket transport asks of the kernel for one TCP stream.
+#pragma once
+#include <span>
+
+#include "plugin/base/address.h"
+
+namespace prunex::transport {
+
+struct SocketOptions;
+
+[[nodiscard]] SocketAddress peer_address(int fd);  // empty if the socket has none
+
+// Prepares a connected socket for the data path.
+void tune_for_data(int fd, const SocketOptions& options);
+
+// For how long sent data have gone without any acknowledgement; 0: nothing is out, or all is well.
+// A peer that acknowledges but does not read is well.
+[[nodiscard]] double unanswered_s(int fd);
+
+// Says that no more will be sent, and stays until the peers' kernels have all that was, for at most
+// kLingerS. Closing at once would lose it when the peer still sends: unread data make close()
+// reset.
+inline constexpr double kLingerS = 1;
+void close_gracefully(std::span<const int> fds);
+
+// Raises the soft limit of open files to the hard one. false: it was there already.
+[[nodiscard]] bool raise_file_limit();
+
+}  // namespace prunex::transport

@@ -1,0 +1,156 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs what is missing, builds, runs every check and test, and ends with a line of counts:
+#
+#   scripts/test.sh [--long]
+#
+#   --long   also the soak tests, huge sizes (meson's suite "long") and more fuzzing
+#
+# Stages: build, checks (scripts/check.sh), tests, the tests under AddressSanitizer with
+# UndefinedBehaviorSanitizer and under ThreadSanitizer, fuzzing. A stage that fails stops no later one.
+# All output is kept in build/test/. Last line: "N passed, N failed, N skipped" (test cases and checks).
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+program="test"
+cd "$repo_root"
+
+long=false
+while (($#)); do
+  case $1 in
+    --long) long=true && shift ;;
+    -h | --help) show_help && exit 0 ;;
+    *) usage_error "unknown option '$1'" ;;
+  esac
+done
+
+readonly logs=$repo_root/build/test
+readonly sanitized_suites=(base kernels topology bootstrap transport collective api)
+fuzz_seconds=15 # of each target
+[[ $long == false ]] || fuzz_seconds=120
+
+# ---- stages: details on stdout, the three counts in the file $counts ------------------------------------
+
+stage_build() {
+  scripts/build.sh || return 1
+  # Tools of the checks; what cannot be had makes its check skip.
+  (install_packages "${check_packages[@]}") || true
+  echo "0 0 0" >"$counts"
+}
+
+stage_checks() {
+  local options=()
+  [[ $long == false ]] || options=(--long)
+  scripts/check.sh "${options[@]}" >"$logs/checks.log" || true
+  grep -v '^PASS' "$logs/checks.log" | sed '$d'
+  tail -n 1 "$logs/checks.log" | tr -cd '0-9 \n' >"$counts"
+}
+
+# run_suites FOLDER MESON_TEST_OPTION...
+run_suites() {
+  local folder=$1 meson
+  meson=$(find_meson)
+  # Results of earlier runs would count as those of a test that dies.
+  rm -f "$folder"/*.xml "$folder/meson-logs/testlog.json"
+  [[ $long == true ]] || set -- "$@" --no-suite long
+  "${wrapper[@]}" "$meson" test -C "$folder" --no-rebuild --num-processes "$(cores)" "${@:2}" \
+    >"$folder/test.log" 2>&1 || true
+  if [[ ! -s $folder/meson-logs/testlog.json ]]; then
+    tail -n 20 "$folder/test.log"
+    return 1
+  fi
+  local complete=()
+  [[ $folder != build || $long == false ]] || complete=(--complete)
+  python3 scripts/count_tests.py "$folder" "${complete[@]}" >"$folder/test.counts"
+  sed '$d' "$folder/test.counts"
+  if grep -q '^failed:' "$folder/test.counts"; then
+    grep -hE -A 12 'Failure$|ERROR: |SUMMARY: |runtime error' "$folder/meson-logs/testlog.txt" | head -n 80 || true
+    echo "(all of it: $folder/meson-logs/testlog.txt)"
+  fi
+  tail -n 1 "$folder/test.counts" >"$counts"
+}
+
+stage_tests() {
+  wrapper=()
+  run_suites build
+}
+
+stage_asan() {
+  scripts/build.sh --sanitizer address >/dev/null || return 1
+  wrapper=(env UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 ASAN_OPTIONS=detect_stack_use_after_return=1)
+  run_suites build-asan --timeout-multiplier 4 "${sanitized_suites[@]/#/--suite=}"
+}
+
+stage_tsan() {
+  scripts/build.sh --sanitizer thread >/dev/null || return 1
+  wrapper=(env TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1)
+  # Kernels that randomise 32 bits of mappings are too much for older ThreadSanitizers.
+  if setarch -R true 2>/dev/null; then wrapper=(setarch -R "${wrapper[@]}"); fi
+  run_suites build-tsan --timeout-multiplier 8 "${sanitized_suites[@]/#/--suite=}"
+}
+
+# One target for its time; the corpus of the tree is read, what is new goes to the build folder.
+fuzz_one() {
+  local target=$1 name corpus seeds=()
+  name=$(basename "$target")
+  corpus=build-fuzz/corpus/$name
+  mkdir -p "$corpus" build-fuzz/found
+  [[ ! -d tests/fuzz/corpus/$name ]] || seeds=("tests/fuzz/corpus/$name")
+  if timeout $((fuzz_seconds + 60)) "$target" -max_total_time="$fuzz_seconds" -timeout=10 -rss_limit_mb=2048 \
+    -artifact_prefix="build-fuzz/found/$name-" "$corpus" "${seeds[@]}" >"build-fuzz/$name.log" 2>&1; then
+    echo "passed $name"
+  else
+    echo "failed $name: $(grep -hE 'ERROR:|runtime error|SUMMARY' "build-fuzz/$name.log" | head -n 1) (build-fuzz/$name.log)"
+  fi
+}
+
+stage_fuzz() {
+  local targets results
+  if ! have clang++; then
+    echo "skipped: fuzzing: clang is not installed"
+    echo "0 0 1" >"$counts"
+    return 0
+  fi
+  CC=clang CXX=clang++ configure_tree build-fuzz -Dfuzz=true -Dtests=true -Dsanitizer=address \
+    -Dcpp_args=-fsanitize=fuzzer-no-link --buildtype=debugoptimized -Doptimization=1 || return 1
+  mapfile -t targets < <(python3 -c '
+import json
+for t in json.load(open("build-fuzz/meson-info/intro-targets.json")):
+    path = t["filename"][0]
+    if "/tests/fuzz/" in path and t["type"] == "executable":
+        print(path[path.index("build-fuzz/"):])')
+  if ((${#targets[@]} == 0)); then
+    echo "failed: no fuzz targets"
+    return 1
+  fi
+  ninja_tree build-fuzz "${targets[@]#build-fuzz/}" || return 1
+  export -f fuzz_one
+  export fuzz_seconds
+  results=$(printf '%s\n' "${targets[@]}" | xargs -P "$(cores)" -I '{}' "$BASH" -c 'fuzz_one {}')
+  grep '^failed' <<<"$results" || true
+  echo "$(grep -c '^passed' <<<"$results") $(grep -c '^failed' <<<"$results") 0" >"$counts"
+}
+
+# ---- running them -------------------------------------------------------------------------------------
+
+total_passed=0 total_failed=0 total_skipped=0 start=$(now)
+run_stage() {
+  local name=$1 begin code=0 passed=0 failed=0 skipped=0
+  begin=$(now)
+  counts=$logs/$name.counts
+  rm -f "$counts"
+  echo "== $name"
+  (set +e; "stage_$name") || code=$?
+  [[ ! -s $counts ]] || read -r passed failed skipped <"$counts"
+  if ((code != 0 && failed == 0)) || [[ ! -s $counts ]]; then failed=$((failed + 1)); fi
+  total_passed=$((total_passed + passed))
+  total_failed=$((total_failed + failed))
+  total_skipped=$((total_skipped + skipped))
+  echo "-- $name: $passed passed, $failed failed, $skipped skipped ($(since "$begin") s)"
+}
+
+mkdir -p "$logs"
+for stage in build checks tests asan tsan fuzz; do run_stage $stage; done
+echo "total time: $(since "$start") s"
+echo "$total_passed passed, $total_failed failed, $total_skipped skipped"
+((total_failed == 0))

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans: every send has its receive, parts tile the chunks, and their text is pinned.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <tuple>
+
+#include "plugin/collective/plan.h"
+
+namespace prunex::collective {
+namespace {
+
+topo::World world_of(const std::vector<int>& node_of, int rails = 1) {
+  std::vector<topo::RankFacts> facts;
+  for (size_t r = 0; r < node_of.size(); ++r) {
+    topo::RankFacts f;
+    f.rank = static_cast<int>(r);
+    f.node_id = f.host = "node" + std::to_string(node_of[r]);
+    for (int n = 0; n < rails; ++n) {
+      f.nics.push_back({"eth" + std::to_string(n), "10.0.0.1", 1000, -1, topo::Distance::unknown,
+                        false});
+    }
+    facts.push_back(f);
+  }
+  auto world = topo::make_world(facts);
+  EXPECT_TRUE(world) << world.error().text;
+  return *world;
+}
+
+// (from rank, to rank, kind of channel) -> sequence of element counts: both ends must have the same.
+void check_matching(const topo::World& world, const PlanRequest& request, const Tuning& tuning) {
+  using Key = std::tuple<int, int, bool>;
+  std::map<Key, std::vector<uint64_t>> sent, received;
+  for (int rank = 0; rank < world.size; ++rank) {
+    const Plan plan = make_plan(world, rank, request, tuning);
+    uint64_t at = 0;
+    for (const Chunk& chunk : plan.chunks) {
+      EXPECT_EQ(chunk.begin, at);
+      EXPECT_GE(chunk.end, chunk.begin);
+      at = chunk.end;
+      const auto end = chunk.first_step + chunk.partial_steps + chunk.result_steps;
+      for (uint32_t s = chunk.first_step; s < end; ++s) {
+        const Step& step = plan.steps[s];
+        EXPECT_LE(step.offset + step.count, chunk.end - chunk.begin);
+        const int other = world.nodes[step.node].leaders[chunk.rail].rank;
+        switch (step.kind) {
+          case StepKind::send_partial:
+            sent[{rank, other, true}].push_back(step.count);
+            break;
+          case StepKind::recv_partial:
+            received[{other, rank, true}].push_back(step.count);
+            break;
+          case StepKind::send_result:
+            sent[{rank, other, false}].push_back(step.count);
+            break;
+          case StepKind::recv_result:
+            received[{other, rank, false}].push_back(step.count);
+            break;
+        }
+      }
+    }
+    EXPECT_EQ(at, request.elements);
+  }
+  EXPECT_EQ(sent, received);
+}
+
+TEST(Plan, EverySendHasItsReceive) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<int> node_of(1 + random() % 9);
+    const int nodes = 1 + static_cast<int>(random() % 4);
+    for (int& n : node_of) {
+      n = static_cast<int>(random() % static_cast<unsigned>(nodes));
+    }
+    const topo::World world = world_of(node_of, 1 + static_cast<int>(random() % 2));
+    PlanRequest request;
+    const uint64_t sizes[] = {0, 1, 63, 64, 65, 1000, 99'999, 1'000'003};
+    request.elements = sizes[random() % std::size(sizes)];
+    request.type = static_cast<DType>(random() % kNumDTypes);
+    request.op = static_cast<Op>(random() % kNumOps);
+    request.scope = static_cast<Scope>(random() % 3);
+    Tuning tuning;
+    tuning.chunk_bytes = 4096 << random() % 7;
+    tuning.forced = random() % 2 == 0 ? -1 : static_cast<int>(1 + random() % 3);
+    check_matching(world, request, tuning);
+  }
+}
+
+TEST(Plan, ShardsAndPartsTileTheChunk) {
+  const Tuning tuning;
+  for (const uint64_t n : {uint64_t{0}, uint64_t{1}, uint64_t{17}, uint64_t{5000}, uint64_t{65536}}) {
+    for (size_t pieces = 1; pieces <= 9; ++pieces) {
+      for (const size_t bytes : {size_t{1}, size_t{2}, size_t{4}, size_t{8}}) {
+        uint64_t shards = 0, parts = 0;
+        for (size_t i = 0; i < pieces; ++i) {
+          const Part shard = shard_of(n, pieces, i, 0, bytes, tuning);
+          EXPECT_TRUE(shard.count == 0 || shard.offset == shards);
+          shards += shard.count;
+          const Part part = part_of(n, pieces, i, bytes);
+          EXPECT_TRUE(part.count == 0 || part.offset == parts);
+          parts += part.count;
+        }
+        EXPECT_EQ(shards, n);
+        EXPECT_EQ(parts, n);
+      }
+    }
+  }
+}
+
+TEST(Plan, ContributorsFollowTheScope) {
+  const topo::World world = world_of({0, 0, 1});
+  PlanRequest request{1000, DType::f32, Op::avg, Scope::leaders};
+  EXPECT_EQ(make_plan(world, 1, request, {}).contributors, std::vector<int>{0});
+  EXPECT_EQ(make_plan(world, 1, request, {}).divisor, 2u);
+  request.scope = Scope::world;
+  EXPECT_EQ(make_plan(world, 1, request, {}).contributors, (std::vector<int>{0, 1}));
+  EXPECT_EQ(make_plan(world, 1, request, {}).divisor, 3u);
+  request.scope = Scope::node;
+  EXPECT_EQ(make_plan(world, 2, request, {}).divisor, 1u);
+  EXPECT_EQ(make_plan(world, 0, request, {}).algorithm, Algorithm::local);
+}
+
+TEST(Plan, GoldenExchangeOfTwoNodes) {
+  const topo::World world = world_of({0, 0, 1, 1});
+  Tuning tuning;
+  tuning.chunk_bytes = 65536;
+  const Plan plan = make_plan(world, 2, {20000, DType::f32, Op::sum, Scope::world}, tuning);
+  EXPECT_EQ(dump(plan, world, 2),
+            "plan rank 2 of 4, node 1 of 2: exchange sum f32, 20000 elements, partial f32, divisor "
+            "1, scope world\n"
+            "chunk 0 [0,16384) rail 0 adds [0,+16384)\n"
+            "  send partial to node 0 [0,+16384)\n"
+            "  recv partial from node 0 [0,+16384)\n"
+            "chunk 1 [16384,20000) rail 0 adds [0,+3616)\n"
+            "  send partial to node 0 [0,+3616)\n"
+            "  recv partial from node 0 [0,+3616)\n");
+  // Whoever leads nothing sends nothing.
+  EXPECT_EQ(dump(make_plan(world, 3, {20000, DType::f32, Op::sum, Scope::world}, tuning), world, 3),
+            "plan rank 3 of 4, node 1 of 2: exchange sum f32, 20000 elements, partial f32, divisor "
+            "1, scope world\n"
+            "chunk 0 [0,16384) rail 0 adds [0,+16384)\n"
+            "chunk 1 [16384,20000) rail 0 adds [0,+3616)\n");
+}
+
+TEST(Plan, GoldenScatterOfThreeNodes) {
+  const topo::World world = world_of({0, 1, 2});
+  const Plan plan = make_plan(world, 1, {30000, DType::f16, Op::avg, Scope::world}, {});
+  EXPECT_EQ(dump(plan, world, 1),
+            "plan rank 1 of 3, node 1 of 3: scatter avg f16, 30000 elements, partial f32, divisor "
+            "3, scope world\n"
+            "chunk 0 [0,16384) rail 0 adds [5472,+5472)\n"
+            "  send partial to node 2 [10944,+5440)\n"
+            "  recv partial from node 0 [5472,+5472)\n"
+            "  send partial to node 0 [0,+5472)\n"
+            "  recv partial from node 2 [5472,+5472)\n"
+            "  send result to node 2 [5472,+5472)\n"
+            "  recv result from node 0 [0,+5472)\n"
+            "  send result to node 0 [5472,+5472)\n"
+            "  recv result from node 2 [10944,+5440)\n"
+            "chunk 1 [16384,30000) rail 0 adds [4544,+4544)\n"
+            "  send partial to node 2 [9088,+4528)\n"
+            "  recv partial from node 0 [4544,+4544)\n"
+            "  send partial to node 0 [0,+4544)\n"
+            "  recv partial from node 2 [4544,+4544)\n"
+            "  send result to node 2 [4544,+4544)\n"
+            "  recv result from node 0 [0,+4544)\n"
+            "  send result to node 0 [4544,+4544)\n"
+            "  recv result from node 2 [9088,+4528)\n");
+}
+
+}  // namespace
+}  // namespace prunex::collective

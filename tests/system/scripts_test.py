@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the scripts that judge others: scripts/check_includes.py and scripts/count_tests.py."""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from lab import ROOT, expect, run_cases
+
+
+def run(script, *arguments):
+    done = subprocess.run([sys.executable, str(ROOT / "scripts" / script), *arguments],
+                          capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout.splitlines()
+
+
+class Tree:
+    """A folder with files, given as path=text."""
+
+    def __init__(self, files):
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = self.folder.name
+        for name, text in files.items():
+            path = pathlib.Path(self.path, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+
+GOOD = {
+    "include/prunex/prunex.h": "#include <stddef.h>\n",
+    "plugin/base/result.h": "#include <string>\n",
+    "kernels/mask.h": '#include "plugin/base/result.h"\n',
+    "plugin/collective/plan.h": '#include "kernels/mask.h"\n',
+    "plugin/api/api.cc": '#include "plugin/collective/plan.h"\n#include "prunex/prunex.h"\n',
+    "tests/kernels/mask_test.cc": '#include "kernels/mask.h"\n',
+}
+
+
+def includes(files):
+    tree = Tree(files)
+    return run("check_includes.py", tree.path)
+
+
+def case_includes():
+    code, out = includes(GOOD)
+    expect(code == 0 and out == ["6 files"], code, out)
+    for path, text, fault in (
+            ("plugin/base/log.h", '#include "kernels/mask.h"', "plugin/base/log.h:1: "),
+            ("kernels/pack.cc", '\n\n# include "plugin/collective/plan.h"', "kernels/pack.cc:3: "),
+            ("kernels/pack.cc", '#include "tests/kernels/mask_test.cc"', "kernels/pack.cc:1: "),
+            ("topology/world.cc", '#include "kernels/mask.h"', "topology/world.cc:1: "),
+            ("kernels/pack.cc", '#include "mask.h"', "kernels/pack.cc:1: "),
+            ("kernels/pack.cc", "#include <kernels/mask.h>", "kernels/pack.cc:1: "),
+            ("plugin/collective/plan.cc", '#include "prunex/prunex.h"', "plugin/collective/plan.cc:1: ")):
+        code, out = includes({**GOOD, path: text + "\n"})
+        expect(code == 1 and len(out) == 1 and out[0].startswith(fault), path, text, out)
+
+
+def xml(*cases):
+    return ("<testsuites><testsuite>" + "".join(
+        f'<testcase classname="S" name="{name}" status="run">{inner}</testcase>' for name, inner in cases)
+        + "</testsuite></testsuites>")
+
+
+PROGRAM = """#!/bin/sh
+echo "S."
+echo "  a"
+echo "  b"
+"""
+
+
+def count(tests, files, *options):
+    """tests: (name, protocol, result, status, stdout). Returns what was printed and the three counts."""
+    tree = Tree({"program": PROGRAM, **files})
+    program = pathlib.Path(tree.path, "program")
+    program.chmod(0o755)
+    for folder in ("meson-logs", "meson-info"):
+        pathlib.Path(tree.path, folder).mkdir()
+    pathlib.Path(tree.path, "meson-logs", "testlog.json").write_text("".join(
+        json.dumps({"name": f"prunex:area / {name}", "result": result, "returncode": status, "stdout": out}) + "\n"
+        for name, _, result, status, out in tests), encoding="utf-8")
+    pathlib.Path(tree.path, "meson-info", "intro-tests.json").write_text(json.dumps(
+        [{"name": t[0], "protocol": t[1], "cmd": [str(program)]} for t in tests]), encoding="utf-8")
+    code, out = run("count_tests.py", tree.path, *options)
+    expect(code == 0, code, out)
+    return out[:-1], tuple(int(n) for n in out[-1].split())
+
+
+def case_counts():
+    skipped = '<skipped message="f.cc:3&#x0A;no GPU here&#x0A;"/>'
+    failed = '<failure message="f.cc:9&#x0A;Expected equality"/>'
+    out, counts = count([("one", "gtest", "FAIL", 1, "")],
+                        {"one.xml": xml(("a", ""), ("b", failed), ("c", skipped), ("d", ""))})
+    expect(counts == (2, 1, 1), counts)
+    expect(any("S.c" in line and "no GPU here" in line for line in out), out)
+    # A skip that does not say why is a failure.
+    expect(count([("one", "gtest", "OK", 0, "")],
+                 {"one.xml": xml(("a", '<skipped message="f.cc:3&#x0A;"/>'))})[1] == (0, 1, 0))
+    # All cases passed and then the process died: a leak, a crash in a destructor.
+    expect(count([("one", "gtest", "FAIL", 1, "")], {"one.xml": xml(("a", ""))})[1] == (1, 1, 0))
+    # It died before it could write.
+    expect(count([("one", "gtest", "TIMEOUT", -9, "")], {})[1] == (0, 1, 0))
+    # Not GoogleTest.
+    expect(count([("s", "exitcode", "OK", 0, ""), ("t", "exitcode", "FAIL", 3, "")], {})[1] == (1, 1, 0))
+    expect(count([("s", "exitcode", "SKIP", 77, "skipped: no namespaces\n")], {})[1] == (0, 0, 1))
+    expect(count([("s", "exitcode", "SKIP", 77, "")], {})[1] == (0, 1, 0))
+    # One name twice: one result would hide the other.
+    expect(count([("s", "exitcode", "OK", 0, ""), ("s", "exitcode", "OK", 0, "")], {})[1] == (2, 1, 0))
+    expect(count([], {})[1] == (0, 1, 0))
+
+
+def case_counts_what_no_filter_runs():
+    test, files = [("one", "gtest", "OK", 0, "")], {"one.xml": xml(("a", ""))}
+    expect(count(test, files)[1] == (1, 0, 0))
+    out, counts = count(test, files, "--complete")
+    expect(counts == (1, 1, 0) and "S.b" in out[0], out, counts)
+
+
+if __name__ == "__main__":
+    run_cases(globals())
