@@ -88,7 +88,8 @@ Result<Fd> connect_peer(SocketAddress address, uint16_t port, const Cookie& cook
   return fd;
 }
 
-// Sends and receives as fast as the socket takes it; the rate of what arrives between the two marks.
+// Sends and receives as fast as the socket takes it; the rate of what arrives between the two
+// marks.
 Result<double> exchange(int fd) {
   std::vector<std::byte> out(kBufferBytes), in(kBufferBytes);
   const int64_t from = now_ns() + kSettleNs, to = from + kMeasureNs;
@@ -158,8 +159,7 @@ Result<Listening> invite(SocketAddress address, Invitation& invitation) {
 
 Result<double> measure_here(bool serves, const Result<Listening>& listening,
                             const SocketAddress& address, const Invitation& invitation) {
-  const auto cookie =
-      std::bit_cast<Cookie>(std::array<int64_t, 2>{invitation[1], invitation[2]});
+  const auto cookie = std::bit_cast<Cookie>(std::array<int64_t, 2>{invitation[1], invitation[2]});
   const Result<Fd> peer = serves
                               ? accept_peer(listening->fd.get(), cookie)
                               : connect_peer(address, static_cast<uint16_t>(invitation[0]), cookie);

@@ -9,9 +9,9 @@
 
 namespace prunex::tools {
 
-// Collective. Rank 0 and the first rank of the second node (in order of lowest rank) send each other
-// bytes for about a second; rank 0 listens at the host of `root` ("host:port"). The result is the slower
-// direction in GB/s (10^9 bytes), the same on all ranks.
+// Collective. Rank 0 and the first rank of the second node (in order of lowest rank) send each
+// other bytes for about a second; rank 0 listens at the host of `root` ("host:port"). The result is
+// the slower direction in GB/s (10^9 bytes), the same on all ranks.
 [[nodiscard]] Result<double> measure_tcp_baseline(const World& world, const std::string& root);
 
 }  // namespace prunex::tools

@@ -51,11 +51,11 @@ struct BenchRow {
   double density = 1;          // kept / all elements
   double bytes_wire = 0;       // sent between nodes by all ranks, per iteration
   Times time;
-  double algbw_GBps = 0, busbw_GBps = 0;  // by the median time
+  double algbw_GBps = 0, busbw_GBps = 0;                         // by the median time
   double pack_us = 0, agree_us = 0, inter_us = 0, intra_us = 0;  // busiest rank, per iteration
-  std::optional<uint64_t> errors;    // wrong elements on all ranks; none: not checked
-  std::optional<double> bound_us;    // ring bound at the baseline's bandwidth
-  std::optional<double> speedup;     // of the median time, against the dense row
+  std::optional<uint64_t> errors;  // wrong elements on all ranks; none: not checked
+  std::optional<double> bound_us;  // ring bound at the baseline's bandwidth
+  std::optional<double> speedup;   // of the median time, against the dense row
   uint64_t calls_compact = 0, calls_dense = 0;
   int iters = 0, warmup_done = 0, buffers = 0;
 };
@@ -73,8 +73,8 @@ struct BenchReport {
 [[nodiscard]] std::string report_csv(const BenchReport& report);
 [[nodiscard]] std::string report_table(const BenchSpec& spec, const BenchReport& report);
 
-// This process as one rank of the world that its environment names. node_id empty: as the environment
-// or the machine says. Returns the exit code.
+// This process as one rank of the world that its environment names. node_id empty: as the
+// environment or the machine says. Returns the exit code.
 [[nodiscard]] int run_bench_rank(const BenchSpec& spec, const std::string& node_id);
 
 }  // namespace prunex::tools

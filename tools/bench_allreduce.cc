@@ -35,7 +35,8 @@ void add_data_options(CLI::App& app, Arguments& a) {
   app.add_option("--model", a.spec.model, "parameter shapes of " + models);
   app.add_option("--size", a.sizes,
                  "bytes per rank, several by comma: 4096, 1k = 1K = 1024, M, G, T (32M)");
-  app.add_option("-b,--min-bytes", a.min_bytes, "first of a range of sizes; 0 is a call without data");
+  app.add_option("-b,--min-bytes", a.min_bytes,
+                 "first of a range of sizes; 0 is a call without data");
   app.add_option("-e,--max-bytes", a.max_bytes, "last of the range");
   app.add_option("-f,--factor", a.factor, "from one size to the next")->capture_default_str();
   app.add_option("--keep", a.keeps,
@@ -176,8 +177,8 @@ int start_world(const Arguments& a, int argc, char** argv) {
   return supervise(*job);
 }
 
-// Joins a world that torchrun, mpirun, srun or `prunex run` has started. World options then say how its
-// ranks are spread over emulated nodes.
+// Joins a world that torchrun, mpirun, srun or `prunex run` has started. World options then say how
+// its ranks are spread over emulated nodes.
 int join_world(const Arguments& a, const Config& config) {
   std::string node_id;
   if (!a.worker && a.world.says_anything()) {
@@ -186,10 +187,11 @@ int join_world(const Arguments& a, const Config& config) {
       return report_error(kWho, shape.error());
     }
     if (shape->size() != config.size || config.rank >= shape->size()) {
-      std::fprintf(stderr,
-                   "%s: the environment says rank %d of %d, the options ask for %d ranks; unset the "
-                   "launcher's variables to start a world of its own\n",
-                   kWho, config.rank, config.size, shape->size());
+      std::fprintf(
+          stderr,
+          "%s: the environment says rank %d of %d, the options ask for %d ranks; unset the "
+          "launcher's variables to start a world of its own\n",
+          kWho, config.rank, config.size, shape->size());
       return kExitUsage;
     }
     if (shape->nodes > 1) {
@@ -206,7 +208,8 @@ int bench_allreduce_command(int argc, char** argv) {
   CLI::App app{
       "Measures the hierarchical all-reduce, dense and compact in turn. Starts its own ranks on\n"
       "emulated nodes, or joins the world of torchrun, mpirun, srun or prunex run. Times are wall\n"
-      "times, means over ranks; algbw = bytes / median time, busbw = algbw * 2(n-1)/n as nccl-tests.",
+      "times, means over ranks; algbw = bytes / median time, busbw = algbw * 2(n-1)/n as "
+      "nccl-tests.",
       kWho};
   add_world_options(app, a.world);
   add_data_options(app, a);

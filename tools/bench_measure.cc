@@ -110,7 +110,8 @@ Result<> Measurement::reduce(const Mode& mode) {
   std::vector<prunex_request_t> requests(buffers, 0);
   Result<> outcome;
   size_t begun = 0;
-  // One buffer is a blocking call; buckets are all under way before the first is waited for, as in DDP.
+  // One buffer is a blocking call; buckets are all under way before the first is waited for, as in
+  // DDP.
   for (; begun < buffers && outcome; ++begun) {
     call.request = buffers > 1 ? &requests[begun] : nullptr;
     outcome = checked(
@@ -214,8 +215,9 @@ int64_t Measurement::count_errors(const Mode& mode, std::string* first) {
   return static_cast<int64_t>(errors);
 }
 
-// Zero wherever any density drops, so that one buffer serves all modes. In place, floats grow with every
-// iteration, at the end to infinity, which costs no more to add; integers would overflow, so they are 0.
+// Zero wherever any density drops, so that one buffer serves all modes. In place, floats grow with
+// every iteration, at the end to infinity, which costs no more to add; integers would overflow, so
+// they are 0.
 void Measurement::fill_for_timing() {
   const size_t element = size_of(spec_.type);
   for (size_t b = 0; b < workload_.buffers.size(); ++b) {
@@ -246,8 +248,8 @@ Result<> Measurement::warm_up(Progress& progress) {
       return agreed;
     }
     if (progress.due()) {
-      progress.say(strf("%s: warm-up %d of %d", label(workload_).c_str(), warmup_done_ + 1,
-                        spec_.warmup));
+      progress.say(
+          strf("%s: warm-up %d of %d", label(workload_).c_str(), warmup_done_ + 1, spec_.warmup));
     }
     for (const Mode& mode : modes_) {
       if (const Result<> reduced = reduce(mode); !reduced) {

@@ -43,7 +43,7 @@ class Mode {
   [[nodiscard]] bool is_compact() const { return keep.has_value(); }
 
   std::optional<double> keep;
-  KeepFlags flags;                       // compact only
+  KeepFlags flags;  // compact only
   double density = 1;
   std::vector<prunex_layout_t> layouts;  // one per buffer; 0: dense
 

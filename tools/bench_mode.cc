@@ -82,8 +82,9 @@ Result<Mode> Mode::compact(const Workload& workload, double keep, uint64_t seed,
       segments.push_back(segment);
     }
     prunex_layout_t layout = 0;
-    if (auto made = checked(
-            prunex_layout_create(segments.data(), segments.size(), buffer.count, &layout), "layout");
+    if (auto made =
+            checked(prunex_layout_create(segments.data(), segments.size(), buffer.count, &layout),
+                    "layout");
         !made) {
       return tl::unexpected(made.error());
     }

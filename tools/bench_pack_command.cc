@@ -43,9 +43,9 @@ Result<BenchPackOptions> interpret(const Arguments& a, BenchPackOptions options)
 }
 
 std::string table(const nlohmann::json& document) {
-  std::string text = strf("%-20s %-5s %-7s %-12s %12s %8s %10s %10s %9s %7s\n", "pattern", "type",
-                          "isa", "kernel", "bytes", "density", "run bytes", "p50 us", "GB/s",
-                          "memcpy");
+  std::string text =
+      strf("%-20s %-5s %-7s %-12s %12s %8s %10s %10s %9s %7s\n", "pattern", "type", "isa", "kernel",
+           "bytes", "density", "run bytes", "p50 us", "GB/s", "memcpy");
   for (const nlohmann::json& row : document.at("results")) {
     text += strf("%-20s %-5s %-7s %-12s %12llu %8.4f %10.1f %10.1f %9.2f %6.2fx\n",
                  row.at("pattern").get<std::string>().c_str(),
@@ -65,7 +65,8 @@ int bench_pack_command(int argc, char** argv) {
   Arguments a;
   BenchPackOptions options;
   CLI::App app{
-      "Measures the host kernels that compact, check, expand and add, against memcpy of as many bytes\n"
+      "Measures the host kernels that compact, check, expand and add, against memcpy of as many "
+      "bytes\n"
       "in the same run (memcpy 1.00x: as fast).",
       kWho};
   app.add_option("--isa", a.isas, "scalar, avx2, avx512; all this CPU has")
@@ -95,9 +96,9 @@ int bench_pack_command(int argc, char** argv) {
   if (!ready) {
     return report_error(kWho, ready.error());
   }
-  Result<OutputFile> output = OutputFile::open(a.json.empty() ? "-" : a.json);
-  if (!output) {
-    return report_error(kWho, output.error());
+  const std::string path = a.json.empty() ? "-" : a.json;
+  if (const Result<> writable = check_writable(path); !writable) {
+    return report_error(kWho, writable.error());
   }
   Progress progress(true, a.progress);
   ready->progress = [&progress](const std::string& line) { progress.say(line); };
@@ -108,7 +109,7 @@ int bench_pack_command(int argc, char** argv) {
   }
   progress.clear();
   const Result<> written =
-      output->commit(a.json.empty() ? table(document) : document.dump(2) + "\n");
+      write_document(path, a.json.empty() ? table(document) : document.dump(2) + "\n");
   return written ? kExitOk : report_error(kWho, written.error());
 }
 

@@ -73,36 +73,19 @@ Result<BenchReport> measure_all(const World& world, const BenchSpec& spec,
   return report;
 }
 
-Result<> write_report(const BenchSpec& spec, const BenchReport& report,
-                      std::optional<OutputFile>& json, std::optional<OutputFile>& csv) {
+Result<> write_report(const BenchSpec& spec, const BenchReport& report) {
   Result<> written;
-  if (json) {
-    written = json->commit(report_json(spec, report));
+  if (!spec.json.empty()) {
+    written = write_document(spec.json, report_json(spec, report));
   }
-  if (written && csv) {
-    written = csv->commit(report_csv(report));
+  if (written && !spec.csv.empty()) {
+    written = write_document(spec.csv, report_csv(report));
   }
   // The table is for people, when stdout is not a document's.
   if (written && spec.json != "-" && spec.csv != "-") {
-    Result<OutputFile> table = OutputFile::open("-");
-    written = table->commit(report_table(spec, report));
+    written = write_document("-", report_table(spec, report));
   }
   return written;
-}
-
-Result<> open_outputs(const BenchSpec& spec, std::optional<OutputFile>& json,
-                      std::optional<OutputFile>& csv) {
-  for (const auto& [path, file] : {std::pair(&spec.json, &json), std::pair(&spec.csv, &csv)}) {
-    if (path->empty()) {
-      continue;
-    }
-    Result<OutputFile> opened = OutputFile::open(*path);
-    if (!opened) {
-      return tl::unexpected(opened.error());
-    }
-    file->emplace(std::move(*opened));
-  }
-  return {};
 }
 
 }  // namespace
@@ -134,10 +117,10 @@ int run_bench_rank(const BenchSpec& spec, const std::string& node_id) {
   if (!loaded) {
     return complain(-1, loaded.error());
   }
-  std::optional<OutputFile> json, csv;
-  if (loaded->config.rank == 0) {
-    if (const Result<> opened = open_outputs(spec, json, csv); !opened) {
-      return complain(0, opened.error());
+  for (const std::string& path : {spec.json, spec.csv}) {
+    const bool mine = loaded->config.rank == 0 && !path.empty();
+    if (const Result<> writable = mine ? check_writable(path) : Result<>(); !writable) {
+      return complain(0, writable.error());
     }
   }
   Result<World> world = World::open(node_id);
@@ -151,7 +134,7 @@ int run_bench_rank(const BenchSpec& spec, const std::string& node_id) {
   if (world->rank() != 0) {
     return kExitOk;  // rank 0 reports everybody's errors
   }
-  if (const Result<> written = write_report(spec, *report, json, csv); !written) {
+  if (const Result<> written = write_report(spec, *report); !written) {
     return complain(0, written.error());
   }
   const bool wrong = std::any_of(report->rows.begin(), report->rows.end(),

@@ -76,15 +76,15 @@ std::string nodes_text(const BenchReport& report) {
 std::string table_line(const BenchSpec& spec, const BenchReport& report, const BenchRow& row) {
   const std::string name = !spec.model.empty() ? spec.model : std::to_string(row.bytes);
   const bool between = report.nodes > 1;
-  std::string line = strf(
-      "%12s  %-7s %7.4f  %13s  %11s  %11s  %11s  %8.3f  %8.3f  %8s  %6s  %6s", name.c_str(),
-      row.compact ? "compact" : "dense", row.density,
-      between ? format_bytes(row.bytes_wire).c_str() : "-",
-      between ? format_time(row.inter_us).c_str() : "-", format_time(row.time.p50).c_str(),
-      format_time(row.time.p99).c_str(), row.algbw_GBps, row.busbw_GBps,
-      row.speedup ? strf("%.2fx", *row.speedup).c_str() : "-",
-      row.compact && row.density > 0 ? strf("%.2fx", 1 / row.density).c_str() : "-",
-      row.errors ? std::to_string(*row.errors).c_str() : "-");
+  std::string line =
+      strf("%12s  %-7s %7.4f  %13s  %11s  %11s  %11s  %8.3f  %8.3f  %8s  %6s  %6s", name.c_str(),
+           row.compact ? "compact" : "dense", row.density,
+           between ? format_bytes(row.bytes_wire).c_str() : "-",
+           between ? format_time(row.inter_us).c_str() : "-", format_time(row.time.p50).c_str(),
+           format_time(row.time.p99).c_str(), row.algbw_GBps, row.busbw_GBps,
+           row.speedup ? strf("%.2fx", *row.speedup).c_str() : "-",
+           row.compact && row.density > 0 ? strf("%.2fx", 1 / row.density).c_str() : "-",
+           row.errors ? std::to_string(*row.errors).c_str() : "-");
   if (row.compact && row.calls_dense > 0) {
     line += "  (travelled dense)";
   }
@@ -197,10 +197,10 @@ std::string report_table(const BenchSpec& spec, const BenchReport& report) {
     text += strf("# a bare TCP stream with both directions busy: %.4f GB/s\n",
                  *report.baseline_tcp_GBps);
   }
-  text += strf("%12s  %-7s %7s  %13s  %11s  %11s  %11s  %8s  %8s  %8s  %6s  %6s\n",
-               spec.model.empty() ? "bytes" : "model", "mode", "density", "between nodes",
-               "inter-node", "total p50", "total p99", "algbw", "busbw", "speed-up", "bound",
-               "errors");
+  text +=
+      strf("%12s  %-7s %7s  %13s  %11s  %11s  %11s  %8s  %8s  %8s  %6s  %6s\n",
+           spec.model.empty() ? "bytes" : "model", "mode", "density", "between nodes", "inter-node",
+           "total p50", "total p99", "algbw", "busbw", "speed-up", "bound", "errors");
   for (const BenchRow& row : report.rows) {
     text += table_line(spec, report, row);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integer-valued data whose reduction is exact in every type, and what the reduction must give. A value
-// is a cheap function of rank and element; nothing here uses the code under test but the 16-bit
-// conversions.
+// Integer-valued data whose reduction is exact in every type, and what the reduction must give. A
+// value is a cheap function of rank and element; nothing here uses the code under test but the
+// 16-bit conversions.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -39,7 +39,7 @@ class CheckData {
   decltype(auto) with_word(F f) const;
 
   DType type_;
-  std::array<uint64_t, kClasses> mine_{};      // bit patterns of the elements
+  std::array<uint64_t, kClasses> mine_{};  // bit patterns of the elements
   std::array<uint64_t, kClasses> results_{};
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands of `prunex`. argv[0] is the command's own name. Exit codes: 0 all is well, 1 it failed,
-// 2 the arguments make no sense; stdout holds the document or table and nothing else.
+// The commands of `prunex`. argv[0] is the command's own name. Exit codes: 0 all is well, 1 it
+// failed, 2 the arguments make no sense; stdout holds the document or table and nothing else.
 #pragma once
 
 namespace prunex::tools {

@@ -133,8 +133,9 @@ Json machine_json(const topo::Machine& machine) {
   j["numa_nodes"] = machine.numas.size();
   j["gpus"] = Json::array();
   for (const topo::Gpu& gpu : machine.gpus) {
-    j["gpus"].push_back(
-        {{"bus_id", gpu.bus_id}, {"model", text_or_null(gpu.model)}, {"numa", known(gpu.place.numa)}});
+    j["gpus"].push_back({{"bus_id", gpu.bus_id},
+                         {"model", text_or_null(gpu.model)},
+                         {"numa", known(gpu.place.numa)}});
   }
   j["nics"] = Json::array();
   for (const topo::Nic& nic : machine.nics) {
@@ -202,7 +203,8 @@ int info_command(int argc, char** argv) {
   std::string json;
   bool markdown = false;
   CLI::App app{
-      "What this machine and its configuration offer a job: library, transports, devices, variables.\n"
+      "What this machine and its configuration offer a job: library, transports, devices, "
+      "variables.\n"
       "Exit code 1 if a job could not run here.",
       who};
   app.add_option("--json", json, "write a JSON document to this file, - is stdout");
@@ -210,17 +212,17 @@ int info_command(int argc, char** argv) {
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }
-  Result<OutputFile> document = OutputFile::open(json.empty() ? "-" : json);
-  if (!document) {
-    return report_error(who, document.error());
+  const std::string path = json.empty() ? "-" : json;
+  if (const Result<> writable = check_writable(path); !writable) {
+    return report_error(who, writable.error());
   }
   if (markdown) {
-    const Result<> written = document->commit(info_markdown());
+    const Result<> written = write_document(path, info_markdown());
     return written ? kExitOk : report_error(who, written.error());
   }
   const Inventory inventory = take_inventory(process_environment());
   const Result<> written =
-      document->commit(json.empty() ? info_text(inventory) : info_json(inventory));
+      write_document(path, json.empty() ? info_text(inventory) : info_json(inventory));
   if (!written) {
     return report_error(who, written.error());
   }

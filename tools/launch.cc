@@ -12,15 +12,16 @@ namespace {
 Result<int> parse_node_number(std::string_view name, std::string_view text) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || value < 0 ||
-      value > kMaxRanks) {
-    return fail(Code::config, strf("%s=%s is not a whole number from 0 to %d",
-                                   std::string(name).c_str(), std::string(text).c_str(), kMaxRanks));
+  if (error != std::errc{} || end != text.data() + text.size() || value < 0 || value > kMaxRanks) {
+    return fail(Code::config,
+                strf("%s=%s is not a whole number from 0 to %d", std::string(name).c_str(),
+                     std::string(text).c_str(), kMaxRanks));
   }
   return value;
 }
 
-// A loopback port nobody listens on now. Somebody could take it before rank 0 does; rank 0 then says so.
+// A loopback port nobody listens on now. Somebody could take it before rank 0 does; rank 0 then
+// says so.
 Result<int> free_port() {
   const Result<SocketAddress> loopback = parse_host("127.0.0.1", 0);
   if (!loopback) {
@@ -37,7 +38,8 @@ Result<int> free_port() {
 Result<> set_master_beside_root(Job& job) {
   const Result<HostPort> root = parse_host_port(job.root);
   if (!root || root->port == 65535) {
-    return fail(Code::config, "PRUNEX_ROOT=" + job.root + " is not host:port with a port below 65535");
+    return fail(Code::config,
+                "PRUNEX_ROOT=" + job.root + " is not host:port with a port below 65535");
   }
   job.master_address = root->host;
   job.master_port = std::to_string(root->port + 1);
@@ -62,8 +64,8 @@ Result<NodeContext> node_context(const Environment& environment) {
     return tl::unexpected((node_number ? nodes_number : node_number).error());
   }
   if (*node_number >= *nodes_number) {
-    return fail(Code::config, strf("NODE_RANK=%d must be below NNODES=%d", *node_number,
-                                   *nodes_number));
+    return fail(Code::config,
+                strf("NODE_RANK=%d must be below NNODES=%d", *node_number, *nodes_number));
   }
   if (*nodes_number > 1 && (!root || root->empty())) {
     return fail(Code::config,

@@ -15,25 +15,26 @@ namespace prunex::tools {
 struct NodeContext {
   int node = -1;  // -1: this process starts all ranks
   int nodes = 0;
-  std::string root;     // host:port
+  std::string root = {};     // host:port
   bool has_node_id = false;  // PRUNEX_NODE_ID is set
-  bool has_master = false;   // MASTER_ADDR and MASTER_PORT are set: torch's, and the user's to choose
+  bool has_master =
+      false;  // MASTER_ADDR and MASTER_PORT are set: torch's, and the user's to choose
 };
 [[nodiscard]] Result<NodeContext> node_context(const Environment& environment);
 
 struct Job {
   WorldShape shape;
   NodeContext context;
-  std::string root;  // where rank 0 listens
+  std::string root;                         // where rank 0 listens
   std::string master_address, master_port;  // for torch; empty: as the user has set them
-  double grace_s = 15;  // between SIGTERM and SIGKILL
-  std::string who;      // begins this job's messages: "prunex run"
+  double grace_s = 15;                      // between SIGTERM and SIGKILL
+  std::string who;                          // begins this job's messages: "prunex run"
   std::vector<std::string> command;
   [[nodiscard]] std::vector<int> ranks_here() const;
 };
 
-// Fills in a world that may span nodes: in a node context the number of nodes comes from there when the
-// request does not say it, and must agree when it does.
+// Fills in a world that may span nodes: in a node context the number of nodes comes from there when
+// the request does not say it, and must agree when it does.
 [[nodiscard]] Result<Job> make_job(WorldRequest request, const NodeContext& context,
                                    std::string who, std::vector<std::string> command);
 
@@ -43,8 +44,8 @@ struct Variable {
 };
 [[nodiscard]] std::vector<Variable> rank_variables(const Job& job, int rank);
 
-// Starts this process's ranks, waits for them, and returns the exit code: 0, or that of the rank that
-// failed first (128 + signal if it was killed). Nothing of the job is left when it returns.
+// Starts this process's ranks, waits for them, and returns the exit code: 0, or that of the rank
+// that failed first (128 + signal if it was killed). Nothing of the job is left when it returns.
 [[nodiscard]] int supervise(const Job& job);
 
 }  // namespace prunex::tools

@@ -176,22 +176,22 @@ Result<> check_elf_complete(const std::string& path) {
   }
   const auto size = static_cast<uint64_t>(status.st_size);
   const auto truncated = [size](uint64_t needed) {
-    return fail(Code::system,
-                strf("library file truncated: it should hold at least %llu bytes, it has %llu; copy "
-                     "or install it again",
-                     static_cast<unsigned long long>(needed), static_cast<unsigned long long>(size)));
+    return fail(
+        Code::system,
+        strf("library file truncated: it should hold at least %llu bytes, it has %llu; copy "
+             "or install it again",
+             static_cast<unsigned long long>(needed), static_cast<unsigned long long>(size)));
   };
   Elf64_Ehdr header{};
   if (::pread(fd.get(), &header, sizeof header, 0) != sizeof header) {
     return truncated(sizeof header);
   }
-  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
-      header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_phentsize != sizeof(Elf64_Phdr)) {
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 ||
+      header.e_phentsize != sizeof(Elf64_Phdr)) {
     return fail(Code::system, "it is no 64-bit ELF library");
   }
   const uint64_t table = header.e_phoff + uint64_t{header.e_phnum} * sizeof(Elf64_Phdr);
-  uint64_t needed =
-      std::max(table, header.e_shoff + uint64_t{header.e_shnum} * header.e_shentsize);
+  uint64_t needed = std::max(table, header.e_shoff + uint64_t{header.e_shnum} * header.e_shentsize);
   if (header.e_phoff > size || table > size) {
     return truncated(table);
   }

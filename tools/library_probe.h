@@ -18,8 +18,8 @@ struct LibraryState {
   [[nodiscard]] bool usable() const { return !path.empty() && problem.empty(); }
 };
 
-// Beside this program (build tree or installation), in LD_LIBRARY_PATH, then where the loader looks.
-// The library is loaded in a child process.
+// Beside this program (build tree or installation), in LD_LIBRARY_PATH, then where the loader
+// looks. The library is loaded in a child process.
 [[nodiscard]] LibraryState probe_library(const std::string& name,
                                          const std::vector<std::string>& symbols,
                                          const Environment& environment);

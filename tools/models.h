@@ -41,9 +41,10 @@ struct Model {
 [[nodiscard]] std::vector<uint8_t> choose_groups(size_t n, double keep, uint64_t seed,
                                                  uint64_t stream);
 
-// DDP fills buckets roughly in the order in which gradients become ready: the last parameter first. A
-// first small bucket (1 MiB) lets communication start early, then buckets of at least `cap_bytes`.
-// Returns the end (exclusive) of each bucket in `sizes_bytes`; cap_bytes 0: one bucket.
+// DDP fills buckets roughly in the order in which gradients become ready: the last parameter first.
+// A first small bucket (1 MiB) lets communication start early, then buckets of at least
+// `cap_bytes`. Returns the end (exclusive) of each bucket in `sizes_bytes`; cap_bytes 0: one
+// bucket.
 [[nodiscard]] std::vector<size_t> bucket_ends(std::span<const uint64_t> sizes_bytes,
                                               uint64_t cap_bytes);
 

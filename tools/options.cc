@@ -71,8 +71,9 @@ Result<WorldShape> from_order(std::string_view order) {
   }
   for (int node = 0; node < shape.nodes; ++node) {
     if (shape.ranks_of(node).empty()) {
-      return fail(Code::invalid_argument, strf("--order %s: node %c has no rank",
-                                               quoted(order).c_str(), static_cast<char>('A' + node)));
+      return fail(Code::invalid_argument,
+                  strf("--order %s: node %c has no rank", quoted(order).c_str(),
+                       static_cast<char>('A' + node)));
     }
   }
   return shape;
@@ -95,16 +96,16 @@ Result<uint64_t> parse_size(std::string_view text) {
   uint64_t value = 0;
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), last, value);
-  const int power =
-      error == std::errc{} ? unit_power({end, static_cast<size_t>(last - end)}) : -1;
+  const int power = error == std::errc{} ? unit_power({end, static_cast<size_t>(last - end)}) : -1;
   if (error == std::errc::result_out_of_range ||
       (power > 0 && value > (std::numeric_limits<uint64_t>::max() >> (10 * power)))) {
     return fail(Code::invalid_argument, "size " + quoted(text) + " does not fit in 64 bits");
   }
   if (power < 0) {
-    return fail(Code::invalid_argument,
-                "size " + quoted(text) +
-                    " is not a whole number of bytes with an optional unit k, M, G or T (1k = 1024)");
+    return fail(
+        Code::invalid_argument,
+        "size " + quoted(text) +
+            " is not a whole number of bytes with an optional unit k, M, G or T (1k = 1024)");
   }
   return value << (10 * power);
 }
@@ -124,9 +125,10 @@ Result<std::vector<uint64_t>> parse_sizes(std::string_view text) {
 Result<std::vector<uint64_t>> size_range(uint64_t first, uint64_t last, uint64_t factor,
                                          uint64_t unit) {
   if (last < first) {
-    return fail(Code::invalid_argument,
-                strf("the range of sizes ends (%llu bytes) before it begins (%llu bytes)",
-                     static_cast<unsigned long long>(last), static_cast<unsigned long long>(first)));
+    return fail(
+        Code::invalid_argument,
+        strf("the range of sizes ends (%llu bytes) before it begins (%llu bytes)",
+             static_cast<unsigned long long>(last), static_cast<unsigned long long>(first)));
   }
   if (factor < 2) {
     return fail(Code::invalid_argument, "the factor between sizes must be 2 or more");
@@ -165,14 +167,14 @@ Result<DType> parse_dtype(std::string_view text) {
     DType type;
   };
   static constexpr Alias kAliases[] = {
-      {"f32", DType::f32},       {"fp32", DType::f32},     {"float", DType::f32},
-      {"float32", DType::f32},   {"f64", DType::f64},      {"fp64", DType::f64},
-      {"double", DType::f64},    {"float64", DType::f64},  {"f16", DType::f16},
-      {"fp16", DType::f16},      {"half", DType::f16},     {"float16", DType::f16},
-      {"bf16", DType::bf16},     {"bfloat16", DType::bf16}, {"i8", DType::i8},
-      {"int8", DType::i8},       {"u8", DType::u8},        {"uint8", DType::u8},
-      {"i32", DType::i32},       {"int32", DType::i32},    {"int", DType::i32},
-      {"i64", DType::i64},       {"int64", DType::i64},
+      {"f32", DType::f32},     {"fp32", DType::f32},      {"float", DType::f32},
+      {"float32", DType::f32}, {"f64", DType::f64},       {"fp64", DType::f64},
+      {"double", DType::f64},  {"float64", DType::f64},   {"f16", DType::f16},
+      {"fp16", DType::f16},    {"half", DType::f16},      {"float16", DType::f16},
+      {"bf16", DType::bf16},   {"bfloat16", DType::bf16}, {"i8", DType::i8},
+      {"int8", DType::i8},     {"u8", DType::u8},         {"uint8", DType::u8},
+      {"i32", DType::i32},     {"int32", DType::i32},     {"int", DType::i32},
+      {"i64", DType::i64},     {"int64", DType::i64},
   };
   for (const Alias& alias : kAliases) {
     if (alias.name == text) {
@@ -204,8 +206,8 @@ std::vector<int> WorldShape::ranks_of(int node) const {
 }
 
 int WorldShape::local_rank(int rank) const {
-  return static_cast<int>(std::count(node_of.begin(), node_of.begin() + rank,
-                                     node_of[static_cast<size_t>(rank)]));
+  return static_cast<int>(
+      std::count(node_of.begin(), node_of.begin() + rank, node_of[static_cast<size_t>(rank)]));
 }
 
 int WorldShape::local_size(int rank) const {
@@ -228,9 +230,8 @@ Result<WorldShape> make_world_shape(const WorldRequest& request) {
                       : request.ranks > 0 && per_node > 0
                           ? (request.ranks + per_node - 1) / per_node
                           : 1;
-    const int64_t ranks = request.ranks > 0
-                              ? request.ranks
-                              : int64_t{nodes} * (per_node > 0 ? per_node : 1);
+    const int64_t ranks =
+        request.ranks > 0 ? request.ranks : int64_t{nodes} * (per_node > 0 ? per_node : 1);
     if (ranks > kMaxRanks || nodes > ranks) {
       return fail(Code::invalid_argument,
                   strf("%lld ranks on %d nodes: from 1 per node to %d in all are possible",
@@ -246,8 +247,8 @@ Result<WorldShape> make_world_shape(const WorldRequest& request) {
                 strf("%d ranks; at most %d are possible", shape->size(), kMaxRanks));
   }
   if (request.ranks > 0 && request.ranks != shape->size()) {
-    return fail(Code::invalid_argument, strf("-n says %d ranks, the nodes hold %d", request.ranks,
-                                             shape->size()));
+    return fail(Code::invalid_argument,
+                strf("-n says %d ranks, the nodes hold %d", request.ranks, shape->size()));
   }
   if (request.nodes > 0 && request.nodes != shape->nodes) {
     return fail(Code::invalid_argument,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the commands' arguments mean: sizes, densities, worlds. Pure; errors name the value and what is
-// allowed.
+// What the commands' arguments mean: sizes, densities, worlds. Pure; errors name the value and what
+// is allowed.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -40,8 +40,8 @@ struct WorldRequest {
   int ranks = 0;
   int nodes = 0;
   int ranks_per_node = 0;
-  std::string layout;  // "1,2,3": ranks of each node
-  std::string order;   // "ABCABC": the node of each rank
+  std::string layout = {};  // "1,2,3": ranks of each node
+  std::string order = {};   // "ABCABC": the node of each rank
   [[nodiscard]] bool says_anything() const {
     return ranks > 0 || nodes > 0 || ranks_per_node > 0 || !layout.empty() || !order.empty();
   }

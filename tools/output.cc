@@ -10,13 +10,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <utility>
+
+#include "plugin/base/fd.h"
 
 namespace prunex::tools {
 namespace {
 
-tl::unexpected<Error> cannot_write(const std::string& path) {
-  const int error = errno;
+tl::unexpected<Error> cannot_write(const std::string& path, int error) {
   return fail(Code::system, "cannot write " + path + ": " + std::strerror(error), error);
 }
 
@@ -24,88 +24,88 @@ Result<> write_all(int fd, std::string_view text, const std::string& path) {
   while (!text.empty()) {
     const ssize_t n = ::write(fd, text.data(), text.size());
     if (n < 0 && errno != EINTR) {
-      return cannot_write(path);
+      return cannot_write(path, errno);
     }
     text.remove_prefix(n > 0 ? static_cast<size_t>(n) : 0);
   }
   return {};
 }
 
-}  // namespace
+// How to write to a path.
+struct Target {
+  std::string path;       // links resolved: rename must replace the file, not a link to it
+  std::string temporary;  // empty: write to the path itself
+};
 
-OutputFile::OutputFile(OutputFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      temporary_(std::exchange(other.temporary_, {})),
-      fd_(std::move(other.fd_)) {}
-
-OutputFile::~OutputFile() {
-  if (!temporary_.empty()) {
-    ::unlink(temporary_.c_str());
-  }
-}
-
-Result<OutputFile> OutputFile::open(const std::string& path) {
-  OutputFile file;
-  file.path_ = path;
-  if (path == "-") {
-    return file;
-  }
+Result<Target> target_of(const std::string& path) {
+  Target target{path, {}};
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0) {
     if (S_ISDIR(status.st_mode)) {
-      errno = EISDIR;
-      return cannot_write(path);
+      return cannot_write(path, EISDIR);
     }
     if (::access(path.c_str(), W_OK) != 0) {
-      return cannot_write(path);
+      return cannot_write(path, errno);
     }
-    if (!S_ISREG(status.st_mode)) {  // a pipe, /dev/null: nothing to rename
-      file.fd_.reset(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-      if (!file.fd_) {
-        return cannot_write(path);
-      }
-      return file;
+    if (!S_ISREG(status.st_mode)) {
+      return target;
     }
-    char real[PATH_MAX];  // rename must replace the file, not a link to it
+    char real[PATH_MAX];
     if (::realpath(path.c_str(), real) != nullptr) {
-      file.path_ = real;
+      target.path = real;
     }
   }
-  std::string temporary = file.path_ + strf(".tmp.%d", static_cast<int>(::getpid()));
-  file.fd_.reset(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (!file.fd_) {
-    return cannot_write(path);
-  }
-  file.temporary_ = std::move(temporary);
-  return file;
+  target.temporary = target.path + strf(".tmp.%d", static_cast<int>(::getpid()));
+  return target;
 }
 
-Result<> OutputFile::commit(std::string_view text) {
-  if (!fd_) {
-    if (std::fflush(stdout) != 0) {
-      return cannot_write("stdout");
-    }
-    return write_all(STDOUT_FILENO, text, "stdout");
-  }
-  if (const Result<> written = write_all(fd_.get(), text, path_); !written) {
-    return written;
-  }
-  if (temporary_.empty()) {
-    return {};
-  }
-  if (::fsync(fd_.get()) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    return cannot_write(path_);
-  }
-  temporary_.clear();
-  return {};
+Fd create(const std::string& path) {
+  return Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
 }
+
+}  // namespace
 
 Result<> check_writable(const std::string& path) {
-  const Result<OutputFile> file = OutputFile::open(path);
-  if (!file) {
-    return tl::unexpected(file.error());
+  if (path == "-") {
+    return {};
+  }
+  const Result<Target> target = target_of(path);
+  if (!target) {
+    return tl::unexpected(target.error());
+  }
+  if (!target->temporary.empty()) {
+    if (!create(target->temporary)) {
+      return cannot_write(path, errno);
+    }
+    ::unlink(target->temporary.c_str());
   }
   return {};
+}
+
+Result<> write_document(const std::string& path, std::string_view text) {
+  if (path == "-") {
+    return write_all(STDOUT_FILENO, text, "stdout");
+  }
+  const Result<Target> target = target_of(path);
+  if (!target) {
+    return tl::unexpected(target.error());
+  }
+  if (target->temporary.empty()) {
+    const Fd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    return fd ? write_all(fd.get(), text, path) : cannot_write(path, errno);
+  }
+  const Fd fd = create(target->temporary);
+  if (!fd) {
+    return cannot_write(path, errno);
+  }
+  Result<> written = write_all(fd.get(), text, path);
+  if (written && ::rename(target->temporary.c_str(), target->path.c_str()) != 0) {
+    written = cannot_write(path, errno);
+  }
+  if (!written) {
+    ::unlink(target->temporary.c_str());
+  }
+  return written;
 }
 
 }  // namespace prunex::tools

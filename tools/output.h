@@ -4,30 +4,15 @@
 #include <string>
 #include <string_view>
 
-#include "plugin/base/fd.h"
 #include "plugin/base/result.h"
 
 namespace prunex::tools {
 
-class OutputFile {
- public:
-  // Fails now, before any work, if the path cannot be written. Nothing at `path` changes yet.
-  [[nodiscard]] static Result<OutputFile> open(const std::string& path);
-  OutputFile(OutputFile&& other) noexcept;
-  OutputFile& operator=(OutputFile&&) = delete;
-  ~OutputFile();
-
-  // Once: writes all of `text`; a file then takes its name.
-  [[nodiscard]] Result<> commit(std::string_view text);
-
- private:
-  OutputFile() = default;
-
-  std::string path_, temporary_;  // temporary_ empty: fd_ is the destination itself
-  Fd fd_;                         // none: stdout
-};
-
-// Only whether open() would succeed.
+// Whether write_document would find a way, for asking before the work. Leaves nothing behind.
 [[nodiscard]] Result<> check_writable(const std::string& path);
+
+// A file is written under another name beside it and then takes its name; what is no regular file (a
+// pipe, /dev/null) is written as it is.
+[[nodiscard]] Result<> write_document(const std::string& path, std::string_view text);
 
 }  // namespace prunex::tools

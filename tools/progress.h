@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One line on stderr that says how far the work is: rewritten in place on a terminal, at most once a
-// second otherwise.
+// One line on stderr that says how far the work is: rewritten in place on a terminal, at most once
+// a second otherwise.
 #pragma once
 #include <cstdint>
 #include <string>

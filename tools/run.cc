@@ -14,10 +14,14 @@ int run_command(int argc, char** argv) {
   double grace_s = 15;
   CLI::App app{
       "prunex run [OPTIONS] -- COMMAND [ARGUMENTS]\n\n"
-      "Starts ranks on this machine: RANK, WORLD_SIZE, LOCAL_RANK and torchrun's other variables are\n"
-      "set, and PRUNEX_RANK, PRUNEX_WORLD_SIZE, PRUNEX_ROOT, PRUNEX_NODE_ID. Output is left as it is.\n"
-      "When a rank fails the others are asked to end, then killed; the exit code is that of the first\n"
-      "to fail. Started once per node with NODE_RANK, NNODES and PRUNEX_ROOT set, as scripts/netlab.sh\n"
+      "Starts ranks on this machine: RANK, WORLD_SIZE, LOCAL_RANK and torchrun's other variables "
+      "are\n"
+      "set, and PRUNEX_RANK, PRUNEX_WORLD_SIZE, PRUNEX_ROOT, PRUNEX_NODE_ID. Output is left as it "
+      "is.\n"
+      "When a rank fails the others are asked to end, then killed; the exit code is that of the "
+      "first\n"
+      "to fail. Started once per node with NODE_RANK, NNODES and PRUNEX_ROOT set, as "
+      "scripts/netlab.sh\n"
       "does, it starts that node's ranks only.",
       who};
   add_world_options(app, request);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starting ranks and seeing them off. Each rank leads its own process group, so that whatever it starts
-// goes with it; a rank dies with this process (PR_SET_PDEATHSIG).
+// Starting ranks and seeing them off. Each rank leads its own process group, so that whatever it
+// starts goes with it; a rank dies with this process (PR_SET_PDEATHSIG).
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -177,9 +177,9 @@ class Supervisor {
   }
 
   void wait_for_signal() {
-    const int64_t wait_ns = stopping_ ? std::clamp<int64_t>(kill_at_.left_ns(), 10'000'000,
-                                                            1'000'000'000)
-                                      : 1'000'000'000;
+    const int64_t wait_ns = stopping_
+                                ? std::clamp<int64_t>(kill_at_.left_ns(), 10'000'000, 1'000'000'000)
+                                : 1'000'000'000;
     const timespec timeout{wait_ns / 1'000'000'000, wait_ns % 1'000'000'000};
     const int signal = ::sigtimedwait(&watched_, nullptr, &timeout);
     if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT) {
@@ -194,8 +194,8 @@ class Supervisor {
     const Process* first = nullptr;
     for (Process& p : processes_) {
       siginfo_t info{};
-      if (p.ended || ::waitid(P_PID, static_cast<id_t>(p.pid), &info,
-                              WEXITED | WNOHANG | WNOWAIT) != 0 ||
+      if (p.ended ||
+          ::waitid(P_PID, static_cast<id_t>(p.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
           info.si_pid == 0) {
         continue;
       }
@@ -219,10 +219,9 @@ class Supervisor {
   }
 
   void report(const Process& p) {
-    const std::string how =
-        p.killed ? strf("was killed by signal %d (%s)", p.exit_code - 128,
-                        ::strsignal(p.exit_code - 128))
-                 : strf("exited with status %d", p.exit_code);
+    const std::string how = p.killed ? strf("was killed by signal %d (%s)", p.exit_code - 128,
+                                            ::strsignal(p.exit_code - 128))
+                                     : strf("exited with status %d", p.exit_code);
     const auto others = std::count_if(processes_.begin(), processes_.end(),
                                       [](const Process& other) { return !other.ended; });
     say(strf("rank %d (pid %d) %s%s", p.rank, static_cast<int>(p.pid), how.c_str(),

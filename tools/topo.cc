@@ -60,8 +60,7 @@ Result<Scene> make_scene(const std::vector<std::string>& inputs, int nodes, int 
     scene.machines.push_back(scene.machines.back());
   }
   for (size_t node = 0; node < scene.machines.size(); ++node) {
-    for (topo::RankFacts& facts :
-         topo::assumed_facts(scene.machines[node], ranks_per_node, nics)) {
+    for (topo::RankFacts& facts : topo::assumed_facts(scene.machines[node], ranks_per_node, nics)) {
       facts.rank = static_cast<int>(scene.facts.size());
       facts.node_id = strf("node%zu", node);
       facts.host = scene.machines[node].host;
@@ -142,7 +141,8 @@ int topo_command(int argc, char** argv) {
   std::string svg, json;
   int nodes = 0, ranks_per_node = 0;
   CLI::App app{
-      "Nodes, NUMA nodes, GPUs and NICs, and which ranks would lead and why. Without --input it is\n"
+      "Nodes, NUMA nodes, GPUs and NICs, and which ranks would lead and why. Without --input it "
+      "is\n"
       "this machine. Ranks are assumed: one per GPU, or one per NUMA node where there is no GPU.",
       who};
   app.add_option("--input", inputs, "a node as lstopo wrote it (lstopo --of xml F.xml); repeatable")
@@ -177,19 +177,15 @@ int topo_command(int argc, char** argv) {
   for (const topo::Machine& machine : scene->machines) {
     picture.machines.push_back(&machine);
   }
-  const auto write = [](const std::string& path, const std::string& text) -> Result<> {
-    Result<OutputFile> file = OutputFile::open(path);
-    return file ? file->commit(text) : tl::unexpected(file.error());
-  };
   Result<> written;
   if (!svg.empty()) {
-    written = write(svg, topo::render_svg(picture));
+    written = write_document(svg, topo::render_svg(picture));
   }
   if (written && !json.empty()) {
-    written = write(json, scene_json(*scene));
+    written = write_document(json, scene_json(*scene));
   }
   if (written && svg != "-" && json != "-") {
-    written = write("-", topo::render_text(picture));
+    written = write_document("-", topo::render_text(picture));
   }
   return written ? kExitOk : report_error(who, written.error());
 }

@@ -7,7 +7,8 @@ namespace prunex::tools {
 namespace {
 
 constexpr uint64_t kBlockBytes = 1024;
-constexpr uint64_t kWantedBlocks = 64;  // small buffers get smaller blocks, so that densities are met
+constexpr uint64_t kWantedBlocks =
+    64;  // small buffers get smaller blocks, so that densities are met
 
 }  // namespace
 
@@ -70,9 +71,8 @@ uint64_t kept_elements(const Workload& workload, const KeepFlags& flags) {
   uint64_t kept = 0;
   for (const BenchBuffer& buffer : workload.buffers) {
     for (const Piece& piece : buffer.pieces) {
-      for_each_run(piece, flags, [&kept](uint64_t, uint64_t count, bool keeps) {
-        kept += keeps ? count : 0;
-      });
+      for_each_run(piece, flags,
+                   [&kept](uint64_t, uint64_t count, bool keeps) { kept += keeps ? count : 0; });
     }
   }
   return kept;

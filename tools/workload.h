@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a benchmark reduces: buffers of pieces, and which of their elements a density keeps. The runs
-// below are this program's own reading of the pruning rule, independent of the library's masks.
+// What a benchmark reduces: buffers of pieces, and which of their elements a density keeps. The
+// runs below are this program's own reading of the pruning rule, independent of the library's
+// masks.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -17,7 +18,8 @@ struct Piece {
   std::vector<int64_t> shape;
   uint64_t offset = 0, count = 0;  // elements of its buffer
   GroupSet filters = -1, channels = -1;
-  uint64_t block = 0;  // not 0: one-dimensional, group g of `filters` is `block` elements from g*block
+  uint64_t block =
+      0;  // not 0: one-dimensional, group g of `filters` is `block` elements from g*block
   [[nodiscard]] bool prunable() const { return filters >= 0 || channels >= 0; }
 };
 
@@ -37,15 +39,16 @@ struct Workload {
 
 // The model's parameters, last first as DDP reduces them. bucket_bytes 0: one buffer.
 [[nodiscard]] Workload model_workload(const Model& model, DType type, uint64_t bucket_bytes);
-// One buffer of bytes / element size elements, prunable in blocks of 1 KiB (fewer when it is small).
+// One buffer of bytes / element size elements, prunable in blocks of 1 KiB (fewer when it is
+// small).
 [[nodiscard]] Workload size_workload(uint64_t bytes, DType type);
 
 // By group set: one byte per group.
 using KeepFlags = std::vector<std::vector<uint8_t>>;
 [[nodiscard]] KeepFlags choose_keep(const Workload& workload, double keep, uint64_t seed);
 
-// Calls f(begin, count, kept) for consecutive pieces of the buffer, ascending, that are wholly kept or
-// wholly dropped; together they are the piece.
+// Calls f(begin, count, kept) for consecutive pieces of the buffer, ascending, that are wholly kept
+// or wholly dropped; together they are the piece.
 template <class F>
 void for_each_run(const Piece& piece, const KeepFlags& flags, F f) {
   const auto kept_in = [&flags](GroupSet set, size_t group) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ResNets' shapes and the pruning rule, against torchvision's published parameter counts and the
-// table of reachable volumes.
+// The ResNets' shapes and the pruning rule, against torchvision's published parameter counts and
+// the table of reachable volumes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -117,7 +117,7 @@ TEST(Models, basic_blocks_prune_between_their_two_convolutions) {
 }
 
 TEST(Groups, kept_number_is_rounded) {
-  EXPECT_EQ(kept_groups(0.4, 64), 26u);   // 25.6
+  EXPECT_EQ(kept_groups(0.4, 64), 26u);    // 25.6
   EXPECT_EQ(kept_groups(0.4, 512), 205u);  // 204.8
   EXPECT_EQ(kept_groups(0.5, 5), 3u);
   EXPECT_EQ(kept_groups(0, 10), 0u);
@@ -137,7 +137,8 @@ TEST(Groups, choice_depends_on_seed_and_stream_alone) {
   }
   EXPECT_NE(choose_groups(64, 0.4, 3, 5), choose_groups(64, 0.4, 4, 5));
   EXPECT_NE(choose_groups(64, 0.4, 3, 5), choose_groups(64, 0.4, 3, 6));
-  // Neither the first ones nor the last ones: each index is kept by some seed and dropped by another.
+  // Neither the first ones nor the last ones: each index is kept by some seed and dropped by
+  // another.
   std::vector<int> often(32, 0);
   for (uint64_t seed = 0; seed < 400; ++seed) {
     const std::vector<uint8_t> flags = choose_groups(32, 0.5, seed, 0);
