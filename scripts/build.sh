@@ -37,7 +37,7 @@ packages=("${build_packages[@]}")
 install_packages "${packages[@]}"
 
 options=(-Dtests="$tests" -Dsanitizer="$sanitizer")
-[[ $sanitizer == none ]] || options+=(--buildtype=debugoptimized -Doptimization=1)
+[[ $sanitizer == none ]] || options+=(-Ddebug=true -Doptimization=1)
 configure_tree "$folder" "${options[@]}"
 ninja_tree "$folder"
 

@@ -133,8 +133,10 @@ check_naming() {
   return 1
 }
 
-# The README's table of variables is the program's.
+# The README's example compiles, and its table of variables is the program's.
 check_docs() {
+  sed -n '/^```c$/,/^```$/{//!p}' README.md |
+    gcc -std=c99 -pedantic "${warnings[@]}" -Wextra -Iinclude -fsyntax-only -x c - || return 1
   [[ -x build/tools/prunex ]] || { echo "build/tools/prunex is not built" && return $skip; }
   local table
   table=$(build/tools/prunex info --markdown) || { echo "prunex info --markdown failed: $table" && return 1; }

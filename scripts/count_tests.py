@@ -74,7 +74,7 @@ def count_test(counts, build, test):
     if test["result"] == "OK":
         counts.passed += 1
     elif test["result"] == "SKIP":
-        counts.skip(short_name(test), last_line(test.get("stdout", "")))
+        counts.skip(short_name(test), last_line(test.get("stdout", "")).removeprefix("skipped: "))
     else:
         reason = last_line(test.get("stderr", "")) or last_line(test.get("stdout", ""))
         counts.fail(short_name(test), f'{test["result"]}, status {test["returncode"]}: {reason}')

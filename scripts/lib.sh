@@ -29,9 +29,9 @@ cores() { nproc 2>/dev/null || echo 2; }
 
 # What the library, the tools and netlab need, and what the tests need on top.
 build_packages=(g++ meson ninja-build pkg-config python3 libexpected-dev libxxhash-dev libhwloc-dev
-  libibverbs-dev nlohmann-json3-dev libcli11-dev iproute2 util-linux)
+  libibverbs-dev nlohmann-json3-dev libcli11-dev iproute2 util-linux binutils)
 unit_packages=(libgtest-dev libgmock-dev)
-check_packages=(clang clang-tidy shellcheck python3-venv binutils)
+check_packages=(clang clang-tidy libclang-rt-dev shellcheck python3-venv)
 
 # Prints those of the packages that are not installed. No network, milliseconds.
 missing_packages() {
@@ -113,13 +113,20 @@ find_meson() {
 
 # configure_tree FOLDER OPTION...: sets the folder up, again only if the options changed.
 configure_tree() {
-  local folder=$repo_root/$1 meson output wipe=() state="${*:2} CC=${CC:-} CXX=${CXX:-}"
+  local folder=$repo_root/$1 meson output before state="CC=${CC:-} CXX=${CXX:-} ${*:2}"
   shift
   meson=$(find_meson)
   mkdir -p "$folder"
-  if [[ -e $folder/build.ninja && $(cat "$folder/setup.state" 2>/dev/null) == "$state" ]]; then return 0; fi
-  [[ ! -e $folder/meson-private/coredata.dat ]] || wipe=(--wipe)
+  before=$(cat "$folder/setup.state" 2>/dev/null || true)
+  if [[ -e $folder/build.ninja && $before == "$state" ]]; then return 0; fi
   rm -f "$folder/setup.state"
+  # Other options of the same compiler: what is built stays.
+  if [[ ${before%% -*} == "${state%% -*}" ]] && "$meson" configure "$folder" "$@" >/dev/null 2>&1; then
+    echo "$state" >"$folder/setup.state"
+    return 0
+  fi
+  local wipe=()
+  [[ ! -e $folder/meson-private/coredata.dat ]] || wipe=(--wipe)
   if ! output=$("$meson" setup "${wipe[@]}" "$folder" "$repo_root" "$@" 2>&1); then
     tail -n 20 <<<"$output" >&2
     say "configuring ${folder##*/}/ failed (log: $folder/meson-logs/meson-log.txt)"

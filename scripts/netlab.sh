@@ -21,11 +21,11 @@
 #
 # The command finds PRUNEX_NODE_ID=node<i>, NODE_RANK=<i>, NNODES=<K>, PRUNEX_ROOT=<address of
 # node0>:<port>, MASTER_ADDR, MASTER_PORT (another port: torch's), PRUNEX_SOCKET_IFNAME, NETLAB_ADDR (its own
-# address), PRUNEX_NETLAB=netns and PRUNEX_NETLAB_RATE (the rate, or "none").
+# address), NETLAB_MODE=netns and NETLAB_RATE (the rate, or "none").
 # Exit status: that of the first node that failed, else 0.
 #
 # Where the system permits no namespaces, or with --loopback, the nodes share this machine's loopback
-# interface: PRUNEX_NETLAB=loopback, addresses 127.0.0.1, no rate (PRUNEX_NETLAB_RATE=none), said on stderr.
+# interface: NETLAB_MODE=loopback, addresses 127.0.0.1, no rate (NETLAB_RATE=none), said on stderr.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -114,9 +114,8 @@ janitor() {
 # Runs in a node's new namespaces and stays there as long as the lab lasts, so that what the command sent
 # last is still delivered after its end. Argument: host name, lines for /etc/hosts, status descriptor.
 hold_node() {
-  # A shared-memory mount, hosts file and /sys of the node's own. Each of them is a nicety: containers may
-  # forbid mounts.
-  if mount -t tmpfs -o mode=1777 shm /dev/shm 2>/dev/null; then
+  # A shared-memory mount, hosts file and /sys of the node's own, if mounts are permitted and stay here.
+  if mount --make-rprivate / 2>/dev/null && mount -t tmpfs -o mode=1777 shm /dev/shm 2>/dev/null; then
     if printf '127.0.0.1 localhost\n%s' "$2" >/dev/shm/hosts &&
       mount --bind /dev/shm/hosts /etc/hosts 2>/dev/null; then
       hostname "$1" 2>/dev/null || echo "$1" 2>/dev/null >/proc/sys/kernel/hostname || true
@@ -155,7 +154,7 @@ probe() {
   local limit=:
   [[ -z $rate ]] || limit='tc qdisc add dev probe0 root tbf rate 1gbit burst 125000 limit 1000000'
   "$@" sh -ec "ip link add probe type bridge; ip link add probe0 type veth peer name probe1
-    $limit; unshare --net --uts --mount true" </dev/null >/dev/null 2>&1
+    $limit; unshare --net --uts --mount --propagation unchanged true" </dev/null >/dev/null 2>&1
 }
 
 # Continues this script inside the switch's network namespace, or says why that cannot be.
@@ -170,7 +169,8 @@ enter_switch() {
       NETLAB_STAGE=switch exec unshare $enter -- "$BASH" "$self" "${original_args[@]}"
     fi
   done
-  say "this system permits no network namespaces (neither as this user nor in a user namespace)"
+  say "this system permits no network namespaces: be root, start a container with --privileged, or allow"
+  say "unprivileged user namespaces"
   mode=loopback
 }
 
@@ -189,7 +189,7 @@ build_lab() {
   done
   for ((i = 0; i < nodes; i++)); do hosts+="$(address "$i" 0) node$i"$'\n'; done
   for ((i = 0; i < nodes; i++)); do
-    unshare --net --uts --mount -- "$BASH" -c "$(declare -f hold_node); hold_node \"\$@\"" netlab-node \
+    unshare --net --uts --mount --propagation unchanged -- "$BASH" -c "$(declare -f hold_node); hold_node \"\$@\"" netlab-node \
       "node$i" "$hosts" "$status" {life}>&- &
     holder=$!
     holders+=("$holder")
@@ -241,7 +241,7 @@ start_nodes() {
     local wrap=(env -u NETLAB_STAGE -u NCCL_SOCKET_IFNAME -C "$PWD"
       PRUNEX_NODE_ID="node$i" NODE_RANK="$i" NNODES="$nodes"
       PRUNEX_ROOT="$root:$root_port" MASTER_ADDR="$root" MASTER_PORT="$torch_port"
-      PRUNEX_NETLAB="$mode" PRUNEX_NETLAB_RATE="${rate:-none}"
+      NETLAB_MODE="$mode" NETLAB_RATE="${rate:-none}"
       PRUNEX_SOCKET_IFNAME="$interfaces" NETLAB_ADDR="$addr")
     if [[ $mode == netns ]]; then
       local ns=/proc/${holders[$i]}/ns

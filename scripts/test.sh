@@ -112,7 +112,7 @@ stage_fuzz() {
     return 0
   fi
   CC=clang CXX=clang++ configure_tree build-fuzz -Dfuzz=true -Dtests=true -Dsanitizer=address \
-    -Dcpp_args=-fsanitize=fuzzer-no-link --buildtype=debugoptimized -Doptimization=1 || return 1
+    -Dcpp_args=-fsanitize=fuzzer-no-link -Ddebug=true -Doptimization=1 || return 1
   mapfile -t targets < <(python3 -c '
 import json
 for t in json.load(open("build-fuzz/meson-info/intro-targets.json")):

@@ -246,6 +246,8 @@ constexpr void fill_reductions(Table& t) {
   fill_put<int32_t, I8>(t, Acc::i32, DType::i8);
   fill_put<int32_t, U8>(t, Acc::i32, DType::u8);
   fill_put<int32_t, I32>(t, Acc::i32, DType::i32);
+  fill_put<int64_t, I8>(t, Acc::i64, DType::i8);
+  fill_put<int64_t, U8>(t, Acc::i64, DType::u8);
   fill_put<int64_t, I32>(t, Acc::i64, DType::i32);
   fill_put<int64_t, I64>(t, Acc::i64, DType::i64);
 }

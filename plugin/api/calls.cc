@@ -24,9 +24,9 @@ Result<> check_enum(Enum value, int limit, const char* name) {
 
 Result<> check_buffers(const CallSpec& s, bool contributes) {
   if (s.count > std::numeric_limits<size_t>::max() / size_of(s.type)) {
-    return fail(Code::invalid_argument, strf("count %llu x %s does not fit an address space",
-                                             static_cast<unsigned long long>(s.count),
-                                             name_of(s.type)));
+    return fail(Code::invalid_argument,
+                strf("count %llu x %s does not fit an address space",
+                     static_cast<unsigned long long>(s.count), name_of(s.type)));
   }
   if (s.count == 0) {
     return {};
@@ -48,8 +48,8 @@ Result<> check_buffers(const CallSpec& s, bool contributes) {
   return {};
 }
 
-// A buffer with no layout finds its mask by address. A miss while masks exist is worth one warning: a
-// registration that never takes effect is a common and silent mistake.
+// A buffer with no layout finds its mask by address. A miss while masks exist is worth one warning:
+// a registration that never takes effect is a common and silent mistake.
 void look_up(CommEntry& entry, CallSpec& spec) {
   const void* at = spec.send != nullptr ? spec.send : spec.recv;
   switch (Registry::instance().find(at, spec.count, spec.type, &spec.masked)) {
@@ -66,10 +66,11 @@ void look_up(CommEntry& entry, CallSpec& spec) {
       break;
   }
   if (!entry.warned_miss.exchange(true)) {
-    PRUNEX_LOG(warn,
-               "all_reduce of %llu x %s at %p goes dense: masks are registered, but none for exactly "
-               "this pointer, length and type; register this buffer or pass a layout (said once)",
-               static_cast<unsigned long long>(spec.count), name_of(spec.type), at);
+    PRUNEX_LOG(
+        warn,
+        "all_reduce of %llu x %s at %p goes dense: masks are registered, but none for exactly "
+        "this pointer, length and type; register this buffer or pass a layout (said once)",
+        static_cast<unsigned long long>(spec.count), name_of(spec.type), at);
   }
 }
 
@@ -84,8 +85,9 @@ Result<> start(prunex_comm_t comm, CallSpec spec, prunex_layout_t layout, void* 
   }
   collective::Comm& c = *(*entry)->comm;
   const topo::World& world = c.world();
-  const int leader =
-      world.nodes[static_cast<size_t>(world.node_of[static_cast<size_t>(c.rank())])].leaders[0].rank;
+  const int leader = world.nodes[static_cast<size_t>(world.node_of[static_cast<size_t>(c.rank())])]
+                         .leaders[0]
+                         .rank;
   if (auto good = check_buffers(spec, spec.scope != Scope::leaders || leader == c.rank()); !good) {
     return good;
   }
@@ -133,9 +135,9 @@ prunex_result_t prunex_all_reduce(prunex_comm_t comm, const void* send, void* re
     if (call->request != nullptr) {
       *call->request = 0;
     }
-    for (const Result<>& good : {check_enum(dtype, prunex::kNumDTypes, "dtype"),
-                                 check_enum(op, prunex::kNumOps, "op"),
-                                 check_enum(call->scope, 3, "scope")}) {
+    for (const Result<>& good :
+         {check_enum(dtype, prunex::kNumDTypes, "dtype"), check_enum(op, prunex::kNumOps, "op"),
+          check_enum(call->scope, 3, "scope")}) {
       if (!good) {
         return good;
       }

@@ -29,7 +29,8 @@ StoreCallbacks wrap(const prunex_store_t& store) {
   StoreCallbacks out;
   out.set = [store](std::string_view key, std::string_view value) -> Result<> {
     const std::string name(key);
-    if (const int rc = store.set(store.context, name.c_str(), value.data(), value.size()); rc != 0) {
+    if (const int rc = store.set(store.context, name.c_str(), value.data(), value.size());
+        rc != 0) {
       return fail(Code::system, strf("the store's set(%s) returned %d", name.c_str(), rc));
     }
     return {};
@@ -42,8 +43,8 @@ StoreCallbacks wrap(const prunex_store_t& store) {
         store.get(store.context, name.c_str(), value.data(), value.size(), &length, timeout_s);
     if (rc != 0 || length > value.size()) {
       return fail(Code::timeout,
-                  strf("the store's get(%s) returned %d and %zu bytes", name.c_str(), rc, length), 0,
-                  0);
+                  strf("the store's get(%s) returned %d and %zu bytes", name.c_str(), rc, length),
+                  0, 0);
     }
     value.resize(length);
     return value;

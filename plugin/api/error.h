@@ -32,7 +32,8 @@ prunex_result_t guard(F&& body) noexcept {
   return fail(Code::invalid_argument, strf("%s is NULL", name));
 }
 
-// Every public struct starts with its size, so that a caller built against another header is told so.
+// Every public struct starts with its size, so that a caller built against another header is told
+// so.
 template <class T>
 Result<> check_size(const T* s, const char* name) {
   if (s == nullptr) {

@@ -80,7 +80,8 @@ Result<MaskSpec> spec_of(const std::vector<int64_t>& sizes, const std::vector<in
       spec.kind = MaskKind::bytes;
       break;
     default:
-      return fail(Code::invalid_argument, strf("mask kind %d is unknown", static_cast<int>(d.kind)));
+      return fail(Code::invalid_argument,
+                  strf("mask kind %d is unknown", static_cast<int>(d.kind)));
   }
   if (auto filled = fill_cells(d, spec); !filled) {
     return tl::unexpected(filled.error());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one registry of masks and layouts of a process. It lives as long as the process: communicators and
-// plugins come and go around it.
+// The one registry of masks and layouts of a process. It lives as long as the process:
+// communicators and plugins come and go around it.
 #pragma once
 #include <atomic>
 #include <cstdint>

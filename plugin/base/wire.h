@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Little-endian fields to and from bounded spans. A reader that runs past the end gives zeros and says so
-// in ok(); a writer past the end writes nothing and says so too. Nobody casts received bytes.
+// Little-endian fields to and from bounded spans. A reader that runs past the end gives zeros and
+// says so in ok(); a writer past the end writes nothing and says so too. Nobody casts received
+// bytes.
 #pragma once
 #include <bit>
 #include <concepts>

@@ -11,7 +11,9 @@ namespace prunex::collective {
 namespace {
 
 Result<> check(const AgreeSpec& s, size_t out) {
-  const auto invalid = [](std::string text) { return fail(Code::invalid_argument, std::move(text)); };
+  const auto invalid = [](std::string text) {
+    return fail(Code::invalid_argument, std::move(text));
+  };
   if (out != s.scores.size()) {
     return invalid(strf("keep_out has %zu entries for %zu groups", out, s.scores.size()));
   }
@@ -22,20 +24,19 @@ Result<> check(const AgreeSpec& s, size_t out) {
     return invalid(strf("hysteresis %g: finite and not negative is needed", s.hysteresis));
   }
   if (!s.incumbents.empty() && s.incumbents.size() != s.scores.size()) {
-    return invalid(
-        strf("%zu incumbents for %zu groups", s.incumbents.size(), s.scores.size()));
+    return invalid(strf("%zu incumbents for %zu groups", s.incumbents.size(), s.scores.size()));
   }
   size_t groups = 0;
   for (size_t l = 0; l < s.layer_groups.size(); ++l) {
     groups += s.layer_groups[l];
     if (s.mode == AgreeMode::top_k && s.layer_keep[l] > s.layer_groups[l]) {
-      return invalid(strf("layer %zu keeps %zu of its %zu groups", l, s.layer_keep[l],
-                          s.layer_groups[l]));
+      return invalid(
+          strf("layer %zu keeps %zu of its %zu groups", l, s.layer_keep[l], s.layer_groups[l]));
     }
   }
   if (groups != s.scores.size()) {
-    return invalid(strf("the layers have %zu groups, there are %zu scores", groups,
-                        s.scores.size()));
+    return invalid(
+        strf("the layers have %zu groups, there are %zu scores", groups, s.scores.size()));
   }
   return {};
 }
@@ -93,12 +94,13 @@ void select_top_k(std::span<const double> sums, const AgreeSpec& spec,
   }
 }
 
-// A rank with bad arguments still takes part, with a digest that no good call has: then every rank gets an
-// error instead of a wait for the one that left.
+// A rank with bad arguments still takes part, with a digest that no good call has: then every rank
+// gets an error instead of a wait for the one that left.
 Result<> agree_mask(Comm& comm, const AgreeSpec& spec, std::span<uint8_t> keep_out) {
   const bool contributes =
       spec.scope != Scope::leaders ||
-      comm.world().nodes[static_cast<size_t>(comm.world().node_of[static_cast<size_t>(comm.rank())])]
+      comm.world()
+              .nodes[static_cast<size_t>(comm.world().node_of[static_cast<size_t>(comm.rank())])]
               .leaders[0]
               .rank == comm.rank();
   Result<> good = check(spec, keep_out.size());

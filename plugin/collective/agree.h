@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mask agreement: all ranks come to the same mask from everybody's group scores. Top-k of the summed
-// scores is the exact projection onto masks that all nodes share.
+// Mask agreement: all ranks come to the same mask from everybody's group scores. Top-k of the
+// summed scores is the exact projection onto masks that all nodes share.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -26,8 +26,8 @@ struct AgreeSpec {
 // keep_out: one byte per group. Errors name the group or layer and its value.
 [[nodiscard]] Result<> agree_mask(Comm& comm, const AgreeSpec& spec, std::span<uint8_t> keep_out);
 
-// The pure part: per layer the `keep` largest sums, incumbents' multiplied by 1 + hysteresis, ties to
-// the lower index.
+// The pure part: per layer the `keep` largest sums, incumbents' multiplied by 1 + hysteresis, ties
+// to the lower index.
 void select_top_k(std::span<const double> sums, const AgreeSpec& spec, std::span<uint8_t> keep_out);
 
 }  // namespace prunex::collective

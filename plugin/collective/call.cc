@@ -69,9 +69,8 @@ Result<CallHeader> decode_call(std::span<const std::byte> bytes) {
                                      kind, audit, h.op, h.dtype, h.scope));
   }
   if (h.payload != bytes.size() - CallHeader::kWireBytes) {
-    return fail(Code::mismatch,
-                strf("call header announces %u bytes of payload, %zu came", h.payload,
-                     bytes.size() - CallHeader::kWireBytes));
+    return fail(Code::mismatch, strf("call header announces %u bytes of payload, %zu came",
+                                     h.payload, bytes.size() - CallHeader::kWireBytes));
   }
   return h;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks say to each other about a call before any size is trusted (design rule 4). The header is
-// compared in shared memory inside a node and crosses between leaders as a fixed-size message; in small
-// calls the payload follows it in the same message.
+// What ranks say to each other about a call before any size is trusted (design rule 4). The header
+// is compared in shared memory inside a node and crosses between leaders as a fixed-size message;
+// in small calls the payload follows it in the same message.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -33,12 +33,12 @@ struct CallHeader {
   uint64_t mask_digest = 0;   // masks in force, with their contracts
   uint64_t extra_digest = 0;  // arguments of calls built on the all-reduce (mask agreement)
   uint8_t op = 0, dtype = 0, scope = 0;
-  uint8_t audited = 0;        // dropped elements of this call are checked
-  uint8_t local_mismatch = 0; // ranks of the sender's node already disagree
+  uint8_t audited = 0;         // dropped elements of this call are checked
+  uint8_t local_mismatch = 0;  // ranks of the sender's node already disagree
   Audit audit = Audit::pending;
-  uint32_t payload = 0;       // bytes that follow in the same message
-  int32_t culprit = -1;       // abort: the rank to blame
-  uint64_t wire_kept = 0;     // elements that cross
+  uint32_t payload = 0;    // bytes that follow in the same message
+  int32_t culprit = -1;    // abort: the rank to blame
+  uint64_t wire_kept = 0;  // elements that cross
 
   // Do two ranks mean the same call? Fields that may differ (kind, audit, payload, …) are left out.
   [[nodiscard]] bool same_call(const CallHeader& other) const {

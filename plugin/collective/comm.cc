@@ -82,7 +82,8 @@ void Comm::wake() {
   }
 }
 
-// The communicator's one thread: relays aborts even while this rank is in no call, and runs queued calls.
+// The communicator's one thread: relays aborts even while this rank is in no call, and runs queued
+// calls.
 void Comm::serve() {
   while (true) {
     std::shared_ptr<Request> next;
@@ -168,8 +169,8 @@ Result<> Comm::run(const CallSpec& spec) {
   return run_alive(spec);
 }
 
-// Masks that the operation cannot use, that would not pay, or that broke their promise are left out:
-// decided from what all ranks share, so that all decide alike.
+// Masks that the operation cannot use, that would not pay, or that broke their promise are left
+// out: decided from what all ranks share, so that all decide alike.
 const Comm::Effective& Comm::effective(const CallSpec& spec) {
   const bool additive = spec.op == Op::sum || spec.op == Op::avg;
   const uint64_t shape = spec.masked ? spec.masked->layout.shape_digest : 0;
@@ -230,18 +231,13 @@ bool Comm::sample_due(const Effective& e) {
   if (!e.sampled) {
     return false;
   }
-  const uint64_t calls =
-      sampled_calls_[e.masked->digest ^ e.masked->layout.shape_digest]++;
+  const uint64_t calls = sampled_calls_[e.masked->digest ^ e.masked->layout.shape_digest]++;
   return calls < kSampleFirst || calls % kSampleEvery == 0;
 }
 
 std::shared_ptr<const Plan> Comm::plan_for(const PlanRequest& request) {
-  const uint64_t key = Digest()
-                           .add(request.elements)
-                           .add(request.type)
-                           .add(request.op)
-                           .add(request.scope)
-                           .value();
+  const uint64_t key =
+      Digest().add(request.elements).add(request.type).add(request.op).add(request.scope).value();
   if (const auto found = plans_.find(key); found != plans_.end()) {
     return found->second;
   }
@@ -319,9 +315,8 @@ void Comm::count(const CallSpec& spec, const Effective& e) {
     if (links != nullptr) {
       stats_.bytes_sent += links->bytes_sent;
       stats_.bytes_received += links->bytes_received;
-      stats_.bytes_dense +=
-          dense_wire_bytes(context_.world, *plan, spec.count, context_.tuning) /
-          context_.links.size();
+      stats_.bytes_dense += dense_wire_bytes(context_.world, *plan, spec.count, context_.tuning) /
+                            context_.links.size();
     }
   }
   stats_.times = context_.times;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communicator: the ranks of a job, their nodes and leaders, and the calls that run on them, one at a
-// time and in order. One thread per communicator watches the control plane and runs non-blocking calls.
+// A communicator: the ranks of a job, their nodes and leaders, and the calls that run on them, one
+// at a time and in order. One thread per communicator watches the control plane and runs
+// non-blocking calls.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -92,7 +93,7 @@ class Comm {
                                                        const std::string& record);
 
   // comm.cc
-  struct Effective {           // what a call really uses
+  struct Effective {  // what a call really uses
     std::shared_ptr<const MaskedLayout> masked;
     bool compact = false, lossless = false, sampled = false, projected = false;
   };
@@ -123,14 +124,15 @@ class Comm {
   Context context_;
 
   // Touched only by whoever set busy_: one call at a time.
-  uint64_t sequence_ = 0;      // exchanges so far
-  uint64_t base_ = 0;          // chunks so far
+  uint64_t sequence_ = 0;       // exchanges so far
+  uint64_t base_ = 0;           // chunks so far
   uint64_t attempted_end_ = 0;  // where the last exchange would have ended
-  uint64_t mails_ = 0;         // gathers inside the node so far
+  uint64_t mails_ = 0;          // gathers inside the node so far
   std::unordered_map<uint64_t, Effective> effective_;
   std::unordered_map<uint64_t, std::shared_ptr<const Plan>> plans_;
   std::unordered_map<uint64_t, uint64_t> sampled_calls_;
-  std::unordered_set<uint64_t> dense_parameters_;  // (layout, segment, mask) that broke their promise
+  std::unordered_set<uint64_t>
+      dense_parameters_;  // (layout, segment, mask) that broke their promise
   std::unordered_set<uint64_t> warned_;
   std::optional<Error> dead_;
 

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a communicator comes about: control plane, facts, world, shared memory of the node, connections
-// between leaders. Whatever may fail on one rank alone is agreed on before anybody depends on it.
+// How a communicator comes about: control plane, facts, world, shared memory of the node,
+// connections between leaders. Whatever may fail on one rank alone is agreed on before anybody
+// depends on it.
 #include <sys/eventfd.h>
 
 #include <algorithm>
 
 #include "kernels/pack.h"
-#include "plugin/base/digest.h"
 #include "plugin/base/interfaces.h"
 #include "plugin/base/log.h"
 #include "plugin/base/wire.h"
 #include "plugin/collective/comm.h"
+#include "plugin/collective/comm_setup.h"
 #include "plugin/transport/socket/socket.h"
-#include "topology/discover.h"
 #include "topology/render.h"
 
 namespace prunex::collective {
@@ -20,94 +20,6 @@ namespace {
 
 constexpr size_t kTextLimit = 4096;
 constexpr double kExtraRailsTimeoutS = 10;
-
-// More than this per rank would not fit beside others in a container's /dev/shm.
-constexpr size_t kSharedBytesPerRank = 8 << 20;
-
-Tuning tuning_of(const Config& config) {
-  Tuning t;
-  if (config.chunk_bytes > 0) {
-    t.chunk_bytes = static_cast<size_t>(config.chunk_bytes) / 64 * 64;
-    t.min_chunk_bytes = std::min(t.min_chunk_bytes, t.chunk_bytes);
-  }
-  if (config.algorithm == "exchange") {
-    t.forced = static_cast<int>(Algorithm::exchange);
-  } else if (config.algorithm == "scatter") {
-    t.forced = static_cast<int>(Algorithm::scatter);
-  }
-  return t;
-}
-
-NodeShape shape_of(const topo::World& world, size_t node, const Tuning& tuning) {
-  NodeShape shape;
-  shape.local_size = world.nodes[node].ranks.size();
-  shape.rails = static_cast<size_t>(world.rails);
-  // An inlined call is one chunk, whatever the chunk size.
-  shape.slot_bytes = std::max(tuning.chunk_bytes, Tuning::kInlineLimit);
-  shape.slots = std::clamp<size_t>(kSharedBytesPerRank / 3 / shape.slot_bytes, 2, 8);
-  return shape;
-}
-
-// Everything that makes ranks choose; a difference here would be a hang later.
-uint64_t choice_digest(const topo::World& world, const Tuning& t) {
-  return Digest()
-      .add(world.digest)
-      .add(t.inline_bytes)
-      .add(t.exchange_bytes)
-      .add(t.chunk_bytes)
-      .add(t.min_chunk_bytes)
-      .add(t.alone_bytes)
-      .add(t.forced)
-      .add(t.dense_below_bytes)
-      .add(std::bit_cast<uint64_t>(t.dense_above))
-      .value();
-}
-
-Result<std::vector<topo::NicFacts>> usable_nics(const Config& config) {
-  auto have = list_interfaces();
-  if (!have) {
-    return tl::unexpected(have.error());
-  }
-  auto chosen = choose_interfaces(*have, config.socket_ifname);
-  if (!chosen) {
-    return tl::unexpected(chosen.error());
-  }
-  // Several usable networks: the one that leads to rank 0 comes first.
-  if (!config.root.empty()) {
-    if (auto at = parse_host_port(config.root)) {
-      if (auto peers = resolve(*at); peers && !peers->empty()) {
-        if (auto reachable = check_families(*chosen, *peers); !reachable) {
-          return tl::unexpected(reachable.error());
-        }
-        prefer_route(*chosen, peers->front());
-      }
-    }
-  }
-  std::vector<topo::NicFacts> nics;
-  for (const Interface& i : *chosen) {
-    const bool known = std::any_of(nics.begin(), nics.end(),
-                                   [&](const topo::NicFacts& n) { return n.name == i.name; });
-    if (!known) {
-      topo::NicFacts nic;
-      nic.name = i.name;
-      nic.address = host_text(i.address);
-      nics.push_back(std::move(nic));
-    }
-  }
-  return nics;
-}
-
-Result<topo::RankFacts> own_facts(const Config& config) {
-  auto nics = usable_nics(config);
-  if (!nics) {
-    return tl::unexpected(nics.error());
-  }
-  topo::FactsOptions options;
-  options.rank = config.rank;
-  options.node_id = config.node_id;
-  options.nics = std::move(*nics);
-  return topo::local_facts(options);
-}
 
 }  // namespace
 
@@ -123,9 +35,10 @@ Result<std::unique_ptr<Comm>> Comm::create(const CommOptions& options) {
     return fail(Code::config, strf("rank %d of a world of %d ranks", c.rank, c.size));
   }
   if (c.root.empty() && !options.store && c.size > 1) {
-    return fail(Code::config,
-                "nowhere to meet: set PRUNEX_ROOT=host:port (a free port of rank 0's machine), or pass "
-                "a store");
+    return fail(
+        Code::config,
+        "nowhere to meet: set PRUNEX_ROOT=host:port (a free port of rank 0's machine), or pass "
+        "a store");
   }
   set_log_rank(c.rank);
   if (auto isa = select_isa(c.isa); !isa) {
@@ -138,12 +51,14 @@ Result<std::unique_ptr<Comm>> Comm::create(const CommOptions& options) {
   return comm;
 }
 
-// Collective: everybody tells whether its part went well; one failure fails all with the same words.
+// Collective: everybody tells whether its part went well; one failure fails all with the same
+// words.
 Result<std::vector<std::string>> Comm::agree(const Result<>& mine, const std::string& record) {
   WireAppender w;
   w.put(static_cast<uint32_t>(mine ? 0 : 1));
   w.put(static_cast<uint32_t>(mine ? 0 : static_cast<uint32_t>(mine.error().code)));
-  w.put_string(mine ? std::string_view{} : std::string_view(mine.error().text).substr(0, kTextLimit));
+  w.put_string(mine ? std::string_view{}
+                    : std::string_view(mine.error().text).substr(0, kTextLimit));
   w.put_string(record);
   auto all = control_->all_gather(w.take(), options_.config.timeout_s);
   if (!all) {
@@ -209,7 +124,8 @@ Result<> Comm::join() {
   }
   std::vector<topo::RankFacts> facts;
   for (size_t r = 0; r < records->size(); ++r) {
-    auto one = topo::decode_facts(std::as_bytes(std::span((*records)[r].data(), (*records)[r].size())));
+    auto one =
+        topo::decode_facts(std::as_bytes(std::span((*records)[r].data(), (*records)[r].size())));
     if (!one) {
       return fail(Code::internal, strf("rank %zu's facts: %s", r, one.error().text.c_str()));
     }
@@ -233,7 +149,8 @@ Result<> Comm::join() {
       for (const int r : strangers) {
         facts[static_cast<size_t>(r)].node_id += strf("#%d", r);
         if (context_.rank == 0) {
-          PRUNEX_LOG(info, "rank %d cannot map its node's shared memory: taken as a node of its own", r);
+          PRUNEX_LOG(info,
+                     "rank %d cannot map its node's shared memory: taken as a node of its own", r);
         }
       }
       continue;
@@ -244,10 +161,11 @@ Result<> Comm::join() {
     }
     if (!rails_ok) {
       if (context_.rank == 0) {
-        PRUNEX_LOG(warn,
-                   "not all of %d rails connect all nodes: going on with one; name the interfaces that "
-                   "do with PRUNEX_SOCKET_IFNAME, or set PRUNEX_RAILS=1",
-                   context_.world.rails);
+        PRUNEX_LOG(
+            warn,
+            "not all of %d rails connect all nodes: going on with one; name the interfaces that "
+            "do with PRUNEX_SOCKET_IFNAME, or set PRUNEX_RAILS=1",
+            context_.world.rails);
       }
       world_options.max_rails = 1;
       continue;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an exchange runs on: one rank's place in the world and the resources of its communicator. Used by
-// one thread at a time.
+// What an exchange runs on: one rank's place in the world and the resources of its communicator.
+// Used by one thread at a time.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -29,8 +29,8 @@ struct Context {
   Control* control = nullptr;
   Tuning tuning;
   StageTimes times;
-  std::vector<std::vector<std::byte>> scratch;      // by rail: partial sums of other nodes
-  std::vector<pollfd> fds;                          // reused by waits
+  std::vector<std::vector<std::byte>> scratch;  // by rail: partial sums of other nodes
+  std::vector<pollfd> fds;                      // reused by waits
 
   [[nodiscard]] size_t local_size() const { return world.nodes[node].ranks.size(); }
   [[nodiscard]] int rank_at(size_t local_index) const {

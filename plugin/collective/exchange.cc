@@ -12,14 +12,7 @@ namespace {
 // A rank that waits for another directly gives up at T, indirectly at T + 2 s: so the one who knows
 // speaks first.
 constexpr double kIndirectExtraS = 2.0;
-// How long a sleeper sleeps at most before it looks at deadlines and aborts again.
-constexpr int64_t kNapNs = 50'000'000;
-
 }  // namespace
-
-Error to_error(const Verdict& verdict) {
-  return Error{verdict.code, verdict.text, 0, verdict.culprit};
-}
 
 Exchange::Exchange(Context& context, const ExchangeInput& input)
     : c_(context), in_(input), plan_(*input.plan), self_(context.memory.rank(context.local)) {
@@ -27,7 +20,10 @@ Exchange::Exchange(Context& context, const ExchangeInput& input)
                            static_cast<int>(c_.local)) != plan_.contributors.end();
   networked_ = plan_.algorithm != Algorithm::local;
   if (networked_) {
-    for (size_t rail = 0; rail < c_.links.size(); ++rail) {
+    if (c_.links[0] != nullptr) {
+      agreement_.emplace(c_, in_);
+    }
+    for (size_t rail = 0; plan_.algorithm != Algorithm::inlined && rail < c_.links.size(); ++rail) {
       if (c_.links[rail] != nullptr) {
         stages_.emplace_back(c_, in_, rail);
       }
@@ -54,8 +50,8 @@ uint64_t Exchange::min_unpacked() const {
 uint64_t Exchange::min_packed() const {
   uint64_t least = UINT64_MAX;
   for (const int i : plan_.contributors) {
-    least = std::min(least, c_.memory.rank(static_cast<size_t>(i))
-                                .packed.load(std::memory_order_acquire));
+    least = std::min(least,
+                     c_.memory.rank(static_cast<size_t>(i)).packed.load(std::memory_order_acquire));
   }
   return least;
 }
@@ -85,7 +81,8 @@ Go Exchange::local_headers() {
   return local_go_;
 }
 
-// Between nodes the leader of rail 0 has the word; inside one node the local headers are all there is.
+// Between nodes the leader of rail 0 has the word; inside one node the local headers are all there
+// is.
 Go Exchange::verdict() const {
   if (local_go_ != Go::go || !networked_) {
     return local_go_;
@@ -200,9 +197,9 @@ bool Exchange::try_unpack() {
   if (c >= plan_.chunks.size()) {
     return false;
   }
-  const uint64_t ready = networked_ ? c_.memory.leader(plan_.chunks[c].rail)
-                                          .finished.load(std::memory_order_acquire)
-                                    : min_reduced();
+  const uint64_t ready =
+      networked_ ? c_.memory.leader(plan_.chunks[c].rail).finished.load(std::memory_order_acquire)
+                 : min_reduced();
   if (ready <= global(c)) {
     return false;
   }
@@ -226,8 +223,7 @@ bool Exchange::try_unpack() {
 
 // Inside one node the leader only collects the audit words.
 bool Exchange::try_local_commit() {
-  if (networked_ || !in_.audited || !c_.leads(0) || local_committed_ ||
-      local_headers() != Go::go) {
+  if (networked_ || !in_.audited || !c_.leads(0) || local_committed_ || local_headers() != Go::go) {
     return false;
   }
   bool violated = false;
@@ -247,15 +243,41 @@ bool Exchange::try_local_commit() {
   return true;
 }
 
+Result<bool> Exchange::step_network() {
+  bool moved = false;
+  for (const auto& links : c_.links) {
+    if (links != nullptr) {
+      links->progress();
+    }
+  }
+  if (agreement_ && !agreement_->complete()) {
+    auto agreed = agreement_->progress(local_go_);
+    if (!agreed) {
+      return agreed;
+    }
+    moved = *agreed;
+  }
+  if (verdict() == Go::go) {
+    for (NetworkStage& stage : stages_) {
+      auto progressed = stage.progress();
+      if (!progressed) {
+        return progressed;
+      }
+      moved = moved || *progressed;
+    }
+  }
+  return moved;
+}
+
 Result<bool> Exchange::step() {
   bool moved = false;
-  const Go local = local_headers();
-  for (NetworkStage& stage : stages_) {
-    auto progressed = stage.progress(local);
-    if (!progressed) {
-      return progressed;
+  (void)local_headers();
+  if (networked_ && c_.leads_any()) {
+    auto network = step_network();
+    if (!network) {
+      return network;
     }
-    moved = moved || *progressed;
+    moved = *network;
   }
   moved = try_local_commit() || moved;
   moved = try_unpack() || moved;
@@ -268,8 +290,15 @@ bool Exchange::complete() const {
   const size_t n = plan_.chunks.size();
   return unpacked_ == n && reduced_ == n && (packed_ == n || !contributes_) &&
          (!in_.audited || networked_ || !c_.leads(0) || local_committed_) &&
+         (!agreement_ || agreement_->complete()) &&
          std::all_of(stages_.begin(), stages_.end(),
                      [](const NetworkStage& s) { return s.complete(); });
+}
+
+// Headers differ. The leader stays until it has every peer's header, or the next call would find
+// them.
+bool Exchange::abandoned() const {
+  return agreement_ ? agreement_->verdict() == Go::differ : verdict() == Go::differ;
 }
 
 Result<Outcome> Exchange::run(double timeout_s) {
@@ -288,9 +317,7 @@ Result<Outcome> Exchange::run(double timeout_s) {
     if (complete()) {
       break;
     }
-    if (verdict() == Go::differ &&
-        std::all_of(stages_.begin(), stages_.end(),
-                    [](const NetworkStage& s) { return s.complete(); })) {
+    if (abandoned()) {
       return Outcome::differ;
     }
     if (!*moved) {
@@ -313,92 +340,6 @@ Result<Outcome> Exchange::run(double timeout_s) {
     }
   }
   return Outcome::done;
-}
-
-Result<> Exchange::wait(uint32_t seen) {
-  if (auto healthy = check_health(); !healthy) {
-    return healthy;
-  }
-  const int64_t left = std::min(kNapNs, std::max<int64_t>(direct_.left_ns(), 1'000'000));
-  if (stages_.empty()) {
-    c_.memory.sleep(seen, left);
-    return {};
-  }
-  c_.fds.clear();
-  for (size_t rail = 0; rail < c_.links.size(); ++rail) {
-    if (c_.links[rail] != nullptr) {
-      c_.links[rail]->poll_fds(c_.fds);
-    }
-  }
-  c_.fds.push_back({c_.control->poll_fd(), POLLIN, 0});
-  c_.memory.poll(c_.local, seen, c_.fds, left);
-  c_.control->poll();
-  return {};
-}
-
-Result<> Exchange::check_health() {
-  if (auto verdict = c_.control->aborted()) {
-    return tl::unexpected(to_error(*verdict));
-  }
-  if (const int culprit = c_.memory.culprit(); culprit >= 0) {
-    return fail(Code::peer_lost, strf("rank %d failed (found by another rank of this node)", culprit),
-                0, culprit);
-  }
-  for (size_t i = 0; i < c_.local_size(); ++i) {
-    const RankBlock& block = c_.memory.rank(i);
-    const bool needed = block.header_sequence.load(std::memory_order_acquire) < in_.header.sequence;
-    if (needed && block.closed.load(std::memory_order_acquire) != 0) {
-      return fail(Code::peer_lost,
-                  strf("rank %d has closed its communicator, this call needs it", c_.rank_at(i)), 0,
-                  c_.rank_at(i));
-    }
-  }
-  if (direct_.passed()) {
-    Error e = late(!indirect_.passed());
-    if (e.rank >= 0) {
-      return tl::unexpected(std::move(e));
-    }
-  }
-  return {};
-}
-
-// Who is to blame when time is up? A local rank that has not come, or that could go on and does not, is
-// known directly; a leader elsewhere may itself be waiting for one of its own.
-Error Exchange::late(bool direct_only) const {
-  const size_t slots = c_.memory.shape().slots;
-  const auto blame = [this](int rank, const char* what) {
-    return Error{Code::timeout, strf("rank %d did not %s in time", rank, what), 0, rank};
-  };
-  for (size_t i = 0; i < c_.local_size(); ++i) {
-    if (c_.memory.rank(i).header_sequence.load(std::memory_order_acquire) < in_.header.sequence) {
-      return blame(c_.rank_at(i), "make this call");
-    }
-  }
-  const uint64_t reduced = min_reduced();
-  for (const int i : plan_.contributors) {
-    const uint64_t packed =
-        c_.memory.rank(static_cast<size_t>(i)).packed.load(std::memory_order_acquire);
-    if (static_cast<size_t>(i) != c_.local && packed < in_.end() && packed < reduced + slots) {
-      return blame(c_.rank_at(static_cast<size_t>(i)), "pack its part of the call");
-    }
-  }
-  for (size_t i = 0; i < c_.local_size(); ++i) {
-    const uint64_t mine = c_.memory.rank(i).reduced.load(std::memory_order_acquire);
-    if (i != c_.local && mine < in_.end() && mine < min_packed() &&
-        output_free(std::max(mine, in_.base) - in_.base)) {
-      return blame(c_.rank_at(i), "reduce its part of the call");
-    }
-  }
-  if (!direct_only) {
-    for (const NetworkStage& stage : stages_) {
-      if (const int rank = stage.awaited_rank(); rank >= 0) {
-        return blame(rank, "answer");
-      }
-    }
-    const size_t rail = unpacked_ < plan_.chunks.size() ? plan_.chunks[unpacked_].rail : 0;
-    return blame(c_.rank_at(c_.leader_locals[rail]), "finish the exchange between nodes");
-  }
-  return Error{Code::timeout, {}, 0, -1};
 }
 
 }  // namespace prunex::collective

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// One exchange of one rank: pack -> reduce inside the node -> between leaders -> unpack, in chunks, all
-// stages at once. Runs on the calling thread and gives up at the deadline.
+// One exchange of one rank: pack -> reduce inside the node -> between leaders -> unpack, in chunks,
+// all stages at once. Runs on the calling thread and gives up at the deadline.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "kernels/layout.h"
 #include "kernels/pack.h"
+#include "plugin/collective/agreement.h"
 #include "plugin/collective/context.h"
 #include "plugin/collective/network_stage.h"
 #include "plugin/collective/plan.h"
@@ -19,9 +21,9 @@ struct ExchangeInput {
   const void* send = nullptr;      // read only by contributors
   void* recv = nullptr;
   CallHeader header;
-  bool audited = false;            // results are written only once everybody's dropped elements were zero
-  bool counted = false;            // dropped non-zeros are counted, at least
-  uint64_t base = 0;               // chunks of all earlier exchanges
+  bool audited = false;  // results are written only once everybody's dropped elements were zero
+  bool counted = false;  // dropped non-zeros are counted, at least
+  uint64_t base = 0;     // chunks of all earlier exchanges
   [[nodiscard]] uint64_t end() const { return base + plan->chunks.size(); }
 };
 
@@ -34,8 +36,8 @@ enum class Outcome : uint8_t {
 class Exchange {
  public:
   Exchange(Context& context, const ExchangeInput& input);
-  // timeout_s: counted from now. An error has the culprit in `rank` and is this rank's finding, not yet
-  // the common verdict.
+  // timeout_s: counted from now. An error has the culprit in `rank` and is this rank's finding, not
+  // yet the common verdict.
   [[nodiscard]] Result<Outcome> run(double timeout_s);
 
   AuditCount dropped;  // non-zero dropped elements seen by this rank
@@ -51,6 +53,8 @@ class Exchange {
   void publish_audit();
   [[nodiscard]] bool complete() const;
   [[nodiscard]] Result<bool> step();
+  [[nodiscard]] Result<bool> step_network();
+  [[nodiscard]] bool abandoned() const;
   [[nodiscard]] Result<> wait(uint32_t seen);
   [[nodiscard]] Result<> check_health();
   [[nodiscard]] Error late(bool direct_only) const;
@@ -72,7 +76,8 @@ class Exchange {
   bool audit_published_ = false, local_committed_ = false;
   Go local_go_ = Go::undecided;
   Deadline direct_, indirect_;
-  std::vector<NetworkStage> stages_;  // rails that this rank leads
+  std::optional<Agreement> agreement_;  // of the leader of rail 0
+  std::vector<NetworkStage> stages_;    // rails that this rank leads
 };
 
 }  // namespace prunex::collective

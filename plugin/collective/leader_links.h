@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rail leader's connections to the leaders of the same rail on the other nodes. Three per peer, so that
-// every one has a fixed message order: calls and commits; partial sums; results.
+// A rail leader's connections to the leaders of the same rail on the other nodes. Three per peer,
+// so that every one has a fixed message order: calls and commits; partial sums; results.
 #pragma once
 #include <poll.h>
 
@@ -25,16 +25,16 @@ inline constexpr size_t kChannels = 3;
 struct Peer {
   int rank = -1;  // of the leader at the other end
   std::unique_ptr<transport::Connection> link[kChannels];
-  std::vector<std::byte> inbox;           // one call message
+  std::vector<std::byte> inbox;  // one call message
   transport::Ticket inbox_ticket = 0;
-  std::optional<CallHeader> waiting;      // arrived and not yet taken
-  bool closed = false;                    // no more calls will come
+  std::optional<CallHeader> waiting;  // arrived and not yet taken
+  bool closed = false;                // no more calls will come
 };
 
 class LeaderLinks {
  public:
-  // peers: by node, this node's own entry is empty. handles: each leader's listener, by node. Lower nodes
-  // accept, higher ones connect. Fails at the deadline naming who is missing.
+  // peers: by node, this node's own entry is empty. handles: each leader's listener, by node. Lower
+  // nodes accept, higher ones connect. Fails at the deadline naming who is missing.
   [[nodiscard]] static Result<std::unique_ptr<LeaderLinks>> connect(
       transport::Transport& transport, transport::Listener& listener, size_t self,
       const std::vector<int>& leader_ranks, const std::vector<std::string>& handles,
@@ -49,8 +49,8 @@ class LeaderLinks {
 
   // Queues a call message to every other node. The payload is copied.
   [[nodiscard]] Result<> send_calls(const CallHeader& header, std::span<const std::byte> payload);
-  // The oldest call message of a node, if there is one; it stays until take_call(). Its payload lies in
-  // the peer's inbox behind the header.
+  // The oldest call message of a node, if there is one; it stays until take_call(). Its payload
+  // lies in the peer's inbox behind the header.
   [[nodiscard]] Result<const CallHeader*> peek_call(size_t node);
   [[nodiscard]] std::span<const std::byte> payload(size_t node) const;
   void take_call(size_t node);

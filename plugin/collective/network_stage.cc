@@ -12,29 +12,23 @@ namespace prunex::collective {
 using transport::Io;
 
 NetworkStage::NetworkStage(Context& context, const ExchangeInput& input, size_t rail)
-    : c_(context),
-      in_(input),
-      plan_(*input.plan),
-      links_(*context.links[rail]),
-      rail_(rail),
-      audits_(context.world.nodes.size(), Audit::pending),
-      header_read_(context.world.nodes.size(), 0) {
+    : c_(context), in_(input), plan_(*input.plan), links_(*context.links[rail]), rail_(rail) {
   uint64_t own = 0;
   for (const Chunk& chunk : plan_.chunks) {
     own = std::max(own, chunk.own_count);
   }
   const size_t slots = c_.memory.shape().slots;
   partial_stride_ = (own * size_of(plan_.partial) + 63) / 64 * 64;
-  std::vector<std::byte>& scratch = c_.scratch[rail];
-  const size_t need = plan_.algorithm == Algorithm::inlined
-                          ? 0
-                          : partial_stride_ * (links_.nodes() - 1) * std::min(slots, plan_.chunks.size());
-  if (scratch.size() < need) {
-    scratch.resize(need);
-  }
-  flights_.resize(slots);
   while (next_ < plan_.chunks.size() && plan_.chunks[next_].rail != rail_) {
     ++next_;
+  }
+  const size_t rails = c_.links.size();
+  const size_t own_chunks = (plan_.chunks.size() - next_ + rails - 1) / rails;
+  flights_.resize(std::min(slots, own_chunks));
+  std::vector<std::byte>& scratch = c_.scratch[rail];
+  const size_t need = partial_stride_ * (links_.nodes() - 1) * flights_.size();
+  if (scratch.size() < need) {
+    scratch.resize(need);
   }
 }
 
@@ -42,11 +36,11 @@ size_t NetworkStage::slot_of(size_t chunk) const {
   return (in_.base + chunk) % c_.memory.shape().slots;
 }
 
-std::byte* NetworkStage::partial_of(size_t slot, size_t node) const {
+std::byte* NetworkStage::partial_of(const Flight& flight, size_t node) const {
   const size_t others = links_.nodes() - 1;
   const size_t index = node < links_.self() ? node : node - 1;
-  const size_t rows = std::min(c_.memory.shape().slots, plan_.chunks.size());
-  return c_.scratch[rail_].data() + ((slot % rows) * others + index) * partial_stride_;
+  const auto row = static_cast<size_t>(&flight - flights_.data());
+  return c_.scratch[rail_].data() + (row * others + index) * partial_stride_;
 }
 
 bool NetworkStage::reduced_by_all(uint64_t chunk) const {
@@ -58,214 +52,7 @@ bool NetworkStage::reduced_by_all(uint64_t chunk) const {
   return true;
 }
 
-Audit NetworkStage::node_audit() const {
-  if (!in_.audited) {
-    return Audit::clean;
-  }
-  bool violated = false;
-  for (const int local : plan_.contributors) {
-    const uint64_t word =
-        c_.memory.rank(static_cast<size_t>(local)).audit.load(std::memory_order_acquire);
-    if (word >> 2 != in_.header.sequence) {
-      return Audit::pending;
-    }
-    violated = violated || static_cast<Audit>(word & 3) == Audit::violated;
-  }
-  return violated ? Audit::violated : Audit::clean;
-}
-
-Result<bool> NetworkStage::progress(Go local_headers) {
-  links_.progress();
-  bool moved = false;
-  if (rail_ == 0) {
-    auto calls = progress_calls(local_headers);
-    if (!calls) {
-      return calls;
-    }
-    moved = *calls;
-  } else if (verdict_ == Go::undecided) {
-    const uint64_t word = c_.memory.leader(0).verdict.load(std::memory_order_acquire);
-    if (word >> 2 == in_.header.sequence) {
-      verdict_ = static_cast<Go>(word & 3);
-      moved = true;
-    }
-  }
-  if (verdict_ != Go::go || plan_.algorithm == Algorithm::inlined) {
-    return moved;
-  }
-  auto chunks = progress_chunks();
-  if (!chunks) {
-    return chunks;
-  }
-  return moved || *chunks;
-}
-
-Result<bool> NetworkStage::progress_calls(Go local_headers) {
-  bool moved = false;
-  if (!header_sent_) {
-    auto sent = send_header(local_headers);
-    if (!sent) {
-      return sent;
-    }
-    moved = *sent;
-  }
-  if (verdict_ == Go::undecided) {
-    auto read = read_headers();
-    if (!read) {
-      return read;
-    }
-    moved = moved || *read;
-  }
-  if (verdict_ == Go::go && in_.audited && !committed_) {
-    auto committed = progress_commit();
-    if (!committed) {
-      return committed;
-    }
-    moved = moved || *committed;
-  }
-  return moved;
-}
-
-// Small calls wait for the node's sum, which follows the header in the same message.
-Result<bool> NetworkStage::send_header(Go local_headers) {
-  if (local_headers == Go::undecided) {
-    return false;
-  }
-  CallHeader header = in_.header;
-  std::span<const std::byte> payload;
-  if (local_headers == Go::differ) {
-    header.local_mismatch = 1;
-  } else if (plan_.algorithm == Algorithm::inlined) {
-    if (!reduced_by_all(0)) {
-      return false;
-    }
-    payload = std::span(c_.memory.sum(slot_of(0)), plan_.elements * size_of(plan_.partial));
-  }
-  header.audit = node_audit();
-  audits_[links_.self()] = header.audit;
-  commit_sent_ = header.audit != Audit::pending;
-  if (auto sent = links_.send_calls(header, payload); !sent) {
-    return tl::unexpected(sent.error());
-  }
-  header_sent_ = true;
-  return true;
-}
-
-Result<bool> NetworkStage::read_headers() {
-  bool moved = false;
-  bool all = header_sent_;
-  bool same = true;
-  for (size_t n = 0; n < links_.nodes(); ++n) {
-    if (n == links_.self()) {
-      continue;
-    }
-    auto peeked = links_.peek_call(n);
-    if (!peeked) {
-      return tl::unexpected(peeked.error());
-    }
-    const CallHeader* header = *peeked;
-    if (header == nullptr) {
-      all = false;
-      continue;
-    }
-    if (header->kind == MessageKind::abort) {
-      return fail(Code::peer_lost, strf("rank %d gave up", links_.peer(n).rank), 0,
-                  header->culprit);
-    }
-    moved = moved || header_read_[n] == 0;
-    header_read_[n] = 1;
-    audits_[n] = header->audit;
-    same = same && header->kind == MessageKind::call && header->local_mismatch == 0 &&
-           header->same_call(in_.header) &&
-           (plan_.algorithm != Algorithm::inlined ||
-            header->payload == plan_.elements * size_of(plan_.partial));
-  }
-  if (!all) {
-    return moved;
-  }
-  // A node that disagrees with itself has said so in its header; its own leader sees it the same way.
-  for (size_t i = 0; i < c_.local_size(); ++i) {
-    const auto header = decode_call(std::span<const std::byte>(c_.memory.rank(i).header));
-    same = same && header && header->same_call(in_.header);
-  }
-  verdict_ = same ? Go::go : Go::differ;
-  if (verdict_ == Go::go && plan_.algorithm == Algorithm::inlined) {
-    combine_inlined();
-  }
-  for (size_t n = 0; n < links_.nodes(); ++n) {
-    if (n != links_.self()) {
-      links_.take_call(n);
-    }
-  }
-  c_.memory.leader(0).verdict.store(in_.header.sequence << 2 | static_cast<uint64_t>(verdict_),
-                                    std::memory_order_release);
-  c_.memory.ring();
-  return true;
-}
-
-void NetworkStage::combine_inlined() {
-  const Timed timed(c_.times.inter);
-  std::vector<const void*> sources(links_.nodes());
-  for (size_t n = 0; n < links_.nodes(); ++n) {
-    sources[n] = n == links_.self() ? static_cast<const void*>(c_.memory.sum(slot_of(0)))
-                                    : static_cast<const void*>(links_.payload(n).data());
-  }
-  reduce(c_.memory.output(slot_of(0)), plan_.type, sources, plan_.partial, plan_.elements, plan_.op,
-         plan_.divisor);
-  finished_ = released_ = 1;
-  c_.memory.leader(0).released.store(in_.base + 1, std::memory_order_release);
-  c_.memory.leader(0).finished.store(in_.base + 1, std::memory_order_release);
-}
-
-Result<bool> NetworkStage::progress_commit() {
-  bool moved = false;
-  Audit& own = audits_[links_.self()];
-  if (own == Audit::pending) {
-    own = node_audit();
-  }
-  if (own != Audit::pending && !commit_sent_) {
-    CallHeader header = in_.header;
-    header.kind = MessageKind::commit;
-    header.audit = own;
-    if (auto sent = links_.send_calls(header, {}); !sent) {
-      return tl::unexpected(sent.error());
-    }
-    commit_sent_ = true;
-    moved = true;
-  }
-  bool all = own != Audit::pending;
-  bool clean = own == Audit::clean;
-  for (size_t n = 0; n < links_.nodes(); ++n) {
-    if (audits_[n] == Audit::pending && n != links_.self()) {
-      auto peeked = links_.peek_call(n);
-      if (!peeked) {
-        return tl::unexpected(peeked.error());
-      }
-      if (*peeked != nullptr && (*peeked)->kind == MessageKind::abort) {
-        return fail(Code::peer_lost, strf("rank %d gave up", links_.peer(n).rank), 0,
-                    (*peeked)->culprit);
-      }
-      if (*peeked != nullptr && (*peeked)->kind == MessageKind::commit) {
-        audits_[n] = (*peeked)->audit;
-        links_.take_call(n);
-        moved = true;
-      }
-    }
-    all = all && audits_[n] != Audit::pending;
-    clean = clean && audits_[n] == Audit::clean;
-  }
-  if (!all) {
-    return moved;
-  }
-  committed_ = true;
-  const Audit outcome = clean ? Audit::clean : Audit::violated;
-  c_.memory.leader(0).commit.store(in_.header.sequence << 2 | static_cast<uint64_t>(outcome),
-                                   std::memory_order_release);
-  c_.memory.ring();
-  return true;
-}
-
-Result<bool> NetworkStage::progress_chunks() {
+Result<bool> NetworkStage::progress() {
   const Timed timed(c_.times.inter);
   bool moved = false;
   while (next_ < plan_.chunks.size() && active_ < flights_.size()) {
@@ -279,7 +66,8 @@ Result<bool> NetworkStage::progress_chunks() {
     moved = true;
   }
   for (size_t i = 0; i < active_; ++i) {
-    auto advanced = advance(flights_[(first_ + i) % flights_.size()]);
+    const Flight* before = i == 0 ? nullptr : &flights_[(first_ + i - 1) % flights_.size()];
+    auto advanced = advance(flights_[(first_ + i) % flights_.size()], before);
     if (!advanced) {
       return advanced;
     }
@@ -289,19 +77,23 @@ Result<bool> NetworkStage::progress_chunks() {
   return moved;
 }
 
-// Flights are visited in chunk order, and every post of one kind happens in that order: so both ends of
-// a connection agree on which message is which.
-Result<bool> NetworkStage::advance(Flight& f) {
+// Every post of one kind happens in chunk order, so that both ends of a connection agree on which
+// message is which: a flight posts a kind only after the one before it has posted all of that kind.
+Result<bool> NetworkStage::advance(Flight& f, const Flight* before) {
   const Chunk& chunk = plan_.chunks[f.chunk];
   bool moved = false;
-  const auto run = [&](StepKind kind, bool ready, uint32_t& cursor) -> Result<> {
+  const auto run = [&](StepKind kind, bool ready, uint32_t Flight::*cursor) -> Result<> {
     const bool partial = kind == StepKind::send_partial || kind == StepKind::recv_partial;
+    const auto count_of = [partial](const Chunk& c) {
+      return partial ? c.partial_steps : c.result_steps;
+    };
     const uint32_t first = partial ? chunk.first_step : chunk.first_step + chunk.partial_steps;
-    const uint32_t count = partial ? chunk.partial_steps : chunk.result_steps;
-    if (!ready || cursor >= count) {
+    const uint32_t count = count_of(chunk);
+    const bool turn = before == nullptr || before->*cursor >= count_of(plan_.chunks[before->chunk]);
+    if (!ready || !turn || f.*cursor >= count) {
       return {};
     }
-    auto posted = post(f, kind, first, count, cursor);
+    auto posted = post(f, kind, first, count, f.*cursor);
     if (!posted) {
       return tl::unexpected(posted.error());
     }
@@ -309,10 +101,10 @@ Result<bool> NetworkStage::advance(Flight& f) {
     return {};
   };
   const bool reduced = f.combined || reduced_by_all(f.chunk);
-  if (auto r = run(StepKind::recv_partial, true, f.recvs_posted); !r) {
+  if (auto r = run(StepKind::recv_partial, true, &Flight::recvs_posted); !r) {
     return tl::unexpected(r.error());
   }
-  if (auto r = run(StepKind::send_partial, reduced, f.sends_posted); !r) {
+  if (auto r = run(StepKind::send_partial, reduced, &Flight::sends_posted); !r) {
     return tl::unexpected(r.error());
   }
   auto got = reap(f.recvs, f.recv_nodes, f.recv_channels);
@@ -320,14 +112,15 @@ Result<bool> NetworkStage::advance(Flight& f) {
     return got;
   }
   moved = moved || *got;
-  if (!f.combined && reduced && f.recvs.empty() && f.recvs_posted >= chunk.partial_steps) {
+  if (!f.combined && (before == nullptr || before->combined) && reduced && f.recvs.empty() &&
+      f.recvs_posted >= chunk.partial_steps) {
     combine(f);
     moved = true;
   }
-  if (auto r = run(StepKind::recv_result, f.combined, f.result_recvs_posted); !r) {
+  if (auto r = run(StepKind::recv_result, f.combined, &Flight::result_recvs_posted); !r) {
     return tl::unexpected(r.error());
   }
-  if (auto r = run(StepKind::send_result, f.combined, f.result_sends_posted); !r) {
+  if (auto r = run(StepKind::send_result, f.combined, &Flight::result_sends_posted); !r) {
     return tl::unexpected(r.error());
   }
   auto sent = reap(f.sends, f.send_nodes, f.send_channels);
@@ -360,8 +153,8 @@ Result<bool> NetworkStage::post(Flight& f, StepKind kind, uint32_t first, uint32
       const std::byte* from = partial ? c_.memory.sum(slot) : c_.memory.output(slot);
       io = link.isend(from + step.offset * element, bytes, nullptr, &ticket);
     } else {
-      std::byte* to = partial ? partial_of(slot, step.node)
-                              : c_.memory.output(slot) + step.offset * element;
+      std::byte* to =
+          partial ? partial_of(f, step.node) : c_.memory.output(slot) + step.offset * element;
       io = link.irecv(to, bytes, nullptr, &ticket);
     }
     if (io == Io::failed) {
@@ -419,7 +212,7 @@ void NetworkStage::combine(Flight& f) {
   for (size_t n = 0; n < links_.nodes(); ++n) {
     sources[n] = n == links_.self()
                      ? c_.memory.sum(slot) + chunk.own_offset * size_of(plan_.partial)
-                     : partial_of(slot, n);
+                     : partial_of(f, n);
   }
   reduce(c_.memory.output(slot) + chunk.own_offset * size_of(plan_.type), plan_.type, sources,
          plan_.partial, chunk.own_count, plan_.op, plan_.divisor);
@@ -459,25 +252,9 @@ void NetworkStage::retire() {
   }
 }
 
-bool NetworkStage::complete() const {
-  if (verdict_ == Go::differ) {
-    return true;
-  }
-  const bool calls_done = rail_ != 0 || (header_sent_ && (!in_.audited || committed_));
-  const bool chunks_done = plan_.algorithm == Algorithm::inlined
-                               ? rail_ != 0 || finished_ > 0
-                               : active_ == 0 && next_ >= plan_.chunks.size();
-  return verdict_ == Go::go && calls_done && chunks_done;
-}
+bool NetworkStage::complete() const { return active_ == 0 && next_ >= plan_.chunks.size(); }
 
 int NetworkStage::awaited_rank() const {
-  if (rail_ == 0 && verdict_ == Go::undecided) {
-    for (size_t n = 0; n < links_.nodes(); ++n) {
-      if (n != links_.self() && header_read_[n] == 0) {
-        return links_.peer(n).rank;
-      }
-    }
-  }
   for (size_t i = 0; i < active_; ++i) {
     const Flight& f = flights_[(first_ + i) % flights_.size()];
     if (!f.recv_nodes.empty()) {
@@ -485,11 +262,6 @@ int NetworkStage::awaited_rank() const {
     }
     if (!f.send_nodes.empty()) {
       return links_.peer(f.send_nodes[0]).rank;
-    }
-  }
-  for (size_t n = 0; rail_ == 0 && in_.audited && n < links_.nodes(); ++n) {
-    if (audits_[n] == Audit::pending && n != links_.self()) {
-      return links_.peer(n).rank;
     }
   }
   return -1;

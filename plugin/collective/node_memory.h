@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that the ranks of one node share during collectives: slots for data in flight and counters
-// that say how far each rank is. Counters count chunks since the communicator was created and never go
-// back, so a slot's state follows from comparing two numbers.
+// The memory that the ranks of one node share during collectives: slots for data in flight and
+// counters that say how far each rank is. Counters count chunks since the communicator was created
+// and never go back, so a slot's state follows from comparing two numbers.
 #pragma once
 #include <poll.h>
 
@@ -23,11 +23,11 @@ static_assert(Counter::is_always_lock_free);
 
 // Written by its rank, read by all of the node. One cache line per counter that others spin on.
 struct RankBlock {
-  alignas(64) Counter packed{0};    // chunks in the rank's input slots
-  alignas(64) Counter reduced{0};   // chunks whose shard the rank has added up
-  alignas(64) Counter unpacked{0};  // chunks that the rank has taken from the output slots
-  alignas(64) Counter audit{0};     // sequence * 4 + Audit
-  Counter header_sequence{0};       // `header` is that of this sequence
+  alignas(64) Counter packed{0};     // chunks in the rank's input slots
+  alignas(64) Counter reduced{0};    // chunks whose shard the rank has added up
+  alignas(64) Counter unpacked{0};   // chunks that the rank has taken from the output slots
+  alignas(64) Counter audit{0};      // sequence * 4 + Audit
+  Counter header_sequence{0};        // `header` is that of this sequence
   Counter mailed{0}, mail_taken{0};  // gathers inside the node: written, read
   std::atomic<uint32_t> polling{0};  // a leader sleeps in poll(): wake it through its FIFO
   std::atomic<uint32_t> closed{0};
@@ -38,7 +38,8 @@ enum class Go : uint8_t { undecided = 0, go = 1, differ = 2 };
 
 // Written by the leader of a rail.
 struct LeaderBlock {
-  alignas(64) Counter finished{0};  // chunks of this rail whose result is in the output slot, in order
+  alignas(64) Counter finished{
+      0};  // chunks of this rail whose result is in the output slot, in order
   alignas(64) Counter released{0};  // … whose sends have left the slots
   alignas(64) Counter verdict{0};   // sequence * 4 + Go; rail 0 only
   Counter commit{0};                // sequence * 4 + Audit; rail 0 only
@@ -46,7 +47,7 @@ struct LeaderBlock {
 
 struct NodeShape {
   size_t local_size = 1, rails = 1;
-  size_t slots = 8;        // chunks in flight
+  size_t slots = 8;  // chunks in flight
   size_t slot_bytes = 256 * 1024;
   [[nodiscard]] size_t bytes() const;
 };
@@ -57,8 +58,8 @@ class NodeMemory {
   [[nodiscard]] static Result<NodeMemory> create(const NodeShape& shape);
   [[nodiscard]] static Result<NodeMemory> attach(const std::string& name, const NodeShape& shape);
 
-  // Leaders sleep in poll(), where a futex cannot wake them: each has a FIFO beside the segment. First
-  // every leader makes its own, then everybody opens all, then the names go away.
+  // Leaders sleep in poll(), where a futex cannot wake them: each has a FIFO beside the segment.
+  // First every leader makes its own, then everybody opens all, then the names go away.
   [[nodiscard]] Result<> make_fifo(size_t local);
   [[nodiscard]] Result<> open_fifos(const std::vector<size_t>& leaders);
   void unlink_names(size_t local);

@@ -26,7 +26,8 @@ uint64_t divisor_of(const topo::World& world, int rank, const PlanRequest& reque
     case Scope::world:
       return static_cast<uint64_t>(world.size);
     case Scope::node:
-      return world.nodes[static_cast<size_t>(world.node_of[static_cast<size_t>(rank)])].ranks.size();
+      return world.nodes[static_cast<size_t>(world.node_of[static_cast<size_t>(rank)])]
+          .ranks.size();
     case Scope::leaders:
       return world.nodes.size();
   }
@@ -154,13 +155,13 @@ std::string dump(const Plan& plan, const topo::World& world, int rank) {
   constexpr const char* kScopes[] = {"world", "node", "leaders"};
   constexpr const char* kSteps[] = {"send partial to", "recv partial from", "send result to",
                                     "recv result from"};
-  std::string out =
-      strf("plan rank %d of %d, node %d of %zu: %s %s %s, %llu elements, partial %s, divisor %llu, "
-           "scope %s\n",
-           rank, world.size, world.node_of[static_cast<size_t>(rank)], world.nodes.size(),
-           name_of(plan.algorithm), name_of(plan.op), name_of(plan.type),
-           static_cast<unsigned long long>(plan.elements), name_of(plan.partial),
-           static_cast<unsigned long long>(plan.divisor), kScopes[static_cast<size_t>(plan.scope)]);
+  std::string out = strf(
+      "plan rank %d of %d, node %d of %zu: %s %s %s, %llu elements, partial %s, divisor %llu, "
+      "scope %s\n",
+      rank, world.size, world.node_of[static_cast<size_t>(rank)], world.nodes.size(),
+      name_of(plan.algorithm), name_of(plan.op), name_of(plan.type),
+      static_cast<unsigned long long>(plan.elements), name_of(plan.partial),
+      static_cast<unsigned long long>(plan.divisor), kScopes[static_cast<size_t>(plan.scope)]);
   for (size_t c = 0; c < plan.chunks.size(); ++c) {
     const Chunk& chunk = plan.chunks[c];
     out += strf("chunk %zu [%llu,%llu) rail %u adds [%llu,+%llu)\n", c,

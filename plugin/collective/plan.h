@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan is the flat list of what one rank does in one exchange. Pure: made from facts that all ranks
-// share, so that every send has its matching receive on another rank. The engine runs it and decides
-// nothing.
+// A plan is the flat list of what one rank does in one exchange. Pure: made from facts that all
+// ranks share, so that every send has its matching receive on another rank. The engine runs it and
+// decides nothing.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -26,8 +26,8 @@ struct Step {
 };
 
 struct Chunk {
-  uint64_t begin = 0, end = 0;  // of the packed stream, elements
-  uint16_t rail = 0;            // its leader does the network part
+  uint64_t begin = 0, end = 0;                                   // of the packed stream, elements
+  uint16_t rail = 0;                                             // its leader does the network part
   uint32_t first_step = 0, partial_steps = 0, result_steps = 0;  // into Plan::steps, in this order
   uint64_t own_offset = 0, own_count = 0;  // the part this node adds up, elements within the chunk
 };
@@ -55,8 +55,8 @@ struct PlanRequest {
 [[nodiscard]] Plan make_plan(const topo::World& world, int rank, const PlanRequest& request,
                              const Tuning& tuning);
 
-// The shard of a chunk that one local rank reduces. Cut at multiples of 64 bytes; a small chunk is the
-// leader's alone.
+// The shard of a chunk that one local rank reduces. Cut at multiples of 64 bytes; a small chunk is
+// the leader's alone.
 struct Part {
   uint64_t offset = 0, count = 0;
 };

@@ -1,183 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens when ranks disagree about a call, or a dropped element was not zero. Slow on purpose:
-// every rank tells every other everything, so that the message can name ranks and parameter, and all
-// decide from the same records.
+// What happens when ranks disagree about a call, or a dropped element was not zero. Slow on
+// purpose: every rank tells every other everything, so that the message can name ranks and
+// parameter, and all decide from the same records.
 #include <algorithm>
-#include <cmath>
+#include <cstring>
 
 #include "kernels/pack.h"
 #include "plugin/base/digest.h"
 #include "plugin/base/log.h"
-#include "plugin/base/wire.h"
 #include "plugin/collective/comm.h"
+#include "plugin/collective/recovery_records.h"
 
 namespace prunex::collective {
-namespace {
-
-constexpr size_t kNameLimit = 256;
-constexpr size_t kSegmentLimit = 1 << 20;
-
-struct SegmentRecord {
-  uint64_t offset = 0, count = 0, mask = 0;
-  uint8_t contract = 0;
-  std::string name;
-};
-
-struct CallRecord {
-  uint64_t end = 0, count = 0, extra = 0;
-  uint8_t op = 0, dtype = 0, scope = 0, on_mismatch = 0, audited = 0;
-  std::vector<SegmentRecord> segments;
-};
-
-std::string write(const CallRecord& r) {
-  WireAppender w;
-  w.put(r.end);
-  w.put(r.count);
-  w.put(r.extra);
-  w.put(r.op);
-  w.put(r.dtype);
-  w.put(r.scope);
-  w.put(r.on_mismatch);
-  w.put(r.audited);
-  w.put(static_cast<uint32_t>(r.segments.size()));
-  for (const SegmentRecord& s : r.segments) {
-    w.put(s.offset);
-    w.put(s.count);
-    w.put(s.mask);
-    w.put(s.contract);
-    w.put_string(std::string_view(s.name).substr(0, kNameLimit));
-  }
-  return w.take();
-}
-
-Result<CallRecord> read_call(std::string_view bytes) {
-  WireReader r(bytes);
-  CallRecord out;
-  out.end = r.get<uint64_t>();
-  out.count = r.get<uint64_t>();
-  out.extra = r.get<uint64_t>();
-  out.op = r.get<uint8_t>();
-  out.dtype = r.get<uint8_t>();
-  out.scope = r.get<uint8_t>();
-  out.on_mismatch = r.get<uint8_t>();
-  out.audited = r.get<uint8_t>();
-  const auto n = r.get<uint32_t>();
-  for (uint32_t i = 0; r.ok() && i < n && i < kSegmentLimit; ++i) {
-    SegmentRecord s;
-    s.offset = r.get<uint64_t>();
-    s.count = r.get<uint64_t>();
-    s.mask = r.get<uint64_t>();
-    s.contract = r.get<uint8_t>();
-    s.name = r.get_string(kNameLimit);
-    out.segments.push_back(std::move(s));
-  }
-  if (!r.ok() || r.left() != 0 || out.op >= kNumOps || out.dtype >= kNumDTypes || out.scope > 2) {
-    return fail(Code::internal, strf("a call record of %zu bytes cannot be read", bytes.size()));
-  }
-  return out;
-}
-
-std::string name_of_segment(const std::string& name, size_t index) {
-  return name.empty() ? strf("segment %zu", index) : strf("'%s'", name.c_str());
-}
-
-// The first thing in which two ranks' calls differ; empty: they are the same.
-struct Difference {
-  std::string text;
-  bool masks_only = true;
-};
-
-Difference compare(int a, const CallRecord& x, int b, const CallRecord& y) {
-  constexpr const char* kScopes[] = {"world", "node", "leaders"};
-  const auto name = [](const auto& r, const char* what) {
-    return what[0] == 'o' ? name_of(static_cast<Op>(r.op)) : name_of(static_cast<DType>(r.dtype));
-  };
-  if (x.count != y.count) {
-    return {strf("rank %d passes %llu elements, rank %d passes %llu", a,
-                 static_cast<unsigned long long>(x.count), b,
-                 static_cast<unsigned long long>(y.count)),
-            false};
-  }
-  if (x.dtype != y.dtype) {
-    return {strf("rank %d passes %s, rank %d passes %s", a, name(x, "dtype"), b, name(y, "dtype")),
-            false};
-  }
-  if (x.op != y.op || x.scope != y.scope) {
-    return {strf("rank %d calls %s over %s, rank %d calls %s over %s", a, name(x, "op"),
-                 kScopes[x.scope], b, name(y, "op"), kScopes[y.scope]),
-            false};
-  }
-  if (x.extra != y.extra) {
-    return {strf("rank %d and rank %d differ in the arguments of the call (budgets, incumbents, "
-                 "hysteresis or kind)",
-                 a, b),
-            false};
-  }
-  for (size_t i = 0; i < std::min(x.segments.size(), y.segments.size()); ++i) {
-    const SegmentRecord& s = x.segments[i];
-    const SegmentRecord& t = y.segments[i];
-    // A rank without a layout has one dense segment: that is a difference in masks, not in data.
-    if (s.offset == t.offset && s.count == t.count && s.mask == t.mask && s.contract == t.contract) {
-      continue;
-    }
-    const std::string label = name_of_segment(s.name.empty() ? t.name : s.name, i);
-    return {strf("rank %d and rank %d have different masks or layouts at parameter %s (elements "
-                 "%llu+%llu mask %016llx, elements %llu+%llu mask %016llx)",
-                 a, b, label.c_str(), static_cast<unsigned long long>(s.offset),
-                 static_cast<unsigned long long>(s.count), static_cast<unsigned long long>(s.mask),
-                 static_cast<unsigned long long>(t.offset),
-                 static_cast<unsigned long long>(t.count), static_cast<unsigned long long>(t.mask)),
-            true};
-  }
-  if (x.segments.size() != y.segments.size()) {
-    return {strf("rank %d has %zu segments in its layout, rank %d has %zu", a, x.segments.size(), b,
-                 y.segments.size()),
-            true};
-  }
-  return {};
-}
-
-// One segment that broke its promise on one rank.
-struct Offence {
-  uint32_t segment = 0;
-  uint64_t element = 0, nonzero = 0, nonfinite = 0;
-  double ratio = 0;
-};
-
-std::string write(const std::vector<Offence>& offences) {
-  WireAppender w;
-  w.put(static_cast<uint32_t>(offences.size()));
-  for (const Offence& o : offences) {
-    w.put(o.segment);
-    w.put(o.element);
-    w.put(o.nonzero);
-    w.put(o.nonfinite);
-    w.put(std::bit_cast<uint64_t>(o.ratio));
-  }
-  return w.take();
-}
-
-Result<std::vector<Offence>> read_offences(std::string_view bytes) {
-  WireReader r(bytes);
-  std::vector<Offence> out;
-  const auto n = r.get<uint32_t>();
-  for (uint32_t i = 0; r.ok() && i < n && i < kSegmentLimit; ++i) {
-    Offence o;
-    o.segment = r.get<uint32_t>();
-    o.element = r.get<uint64_t>();
-    o.nonzero = r.get<uint64_t>();
-    o.nonfinite = r.get<uint64_t>();
-    o.ratio = std::bit_cast<double>(r.get<uint64_t>());
-    out.push_back(o);
-  }
-  if (!r.ok() || r.left() != 0) {
-    return fail(Code::internal, strf("an audit record of %zu bytes cannot be read", bytes.size()));
-  }
-  return out;
-}
-
-}  // namespace
-
 Result<std::map<int, std::string>> Comm::gather(Scope scope, const std::string& record) {
   const Timed timed(context_.times.agree);
   if (scope == Scope::node) {
@@ -194,23 +28,23 @@ Result<std::map<int, std::string>> Comm::gather(Scope scope, const std::string& 
   return by_rank;
 }
 
-// Inside one node the input slots carry the records: no exchange uses them now, since every rank of the
-// node comes here before it packs anything else.
+// Inside one node the input slots carry the records: no exchange uses them now, since every rank of
+// the node comes here before it packs anything else.
 Result<std::map<int, std::string>> Comm::gather_in_node(const std::string& record) {
   NodeMemory& memory = context_.memory;
   const size_t room = memory.shape().slots * memory.shape().slot_bytes;
   const uint64_t turn = ++mails_;
   const auto size = static_cast<uint64_t>(record.size());
   if (record.size() + sizeof size > room) {
-    return fail(Code::unsupported,
-                strf("a record of %zu bytes does not fit the node's %zu bytes", record.size(), room));
+    return fail(Code::unsupported, strf("a record of %zu bytes does not fit the node's %zu bytes",
+                                        record.size(), room));
   }
   std::byte* own = memory.input(context_.local, 0);
   std::memcpy(own, &size, sizeof size);
   std::memcpy(own + sizeof size, record.data(), record.size());
   memory.rank(context_.local).mailed.store(turn, std::memory_order_release);
   memory.ring();
-  const auto everybody = [&](Counter RankBlock::* counter) -> Result<> {
+  const auto everybody = [&](Counter RankBlock::*counter) -> Result<> {
     const Deadline deadline = Deadline::after(options_.config.timeout_s);
     while (true) {
       const uint32_t seen = memory.bell();
@@ -300,7 +134,8 @@ Result<> Comm::resolve_difference(const CallSpec& spec, const MaskedLayout& mask
     end = std::max(end, call->end);
     must_fail = must_fail || call->on_mismatch != 0;
     for (const SegmentRecord& s : call->segments) {
-      must_fail = must_fail || (s.mask != 0 && static_cast<Contract>(s.contract) == Contract::project);
+      must_fail =
+          must_fail || (s.mask != 0 && static_cast<Contract>(s.contract) == Contract::project);
     }
     calls.emplace(rank, std::move(*call));
   }
@@ -343,9 +178,8 @@ Result<> Comm::resolve_difference(const CallSpec& spec, const MaskedLayout& mask
 
 Result<> Comm::resolve_violation(const CallSpec& spec, const MaskedLayout& masked) {
   const Layout& layout = masked.layout;
-  const bool contributes =
-      spec.scope != Scope::leaders ||
-      context_.world.nodes[context_.node].leaders[0].rank == context_.rank;
+  const bool contributes = spec.scope != Scope::leaders ||
+                           context_.world.nodes[context_.node].leaders[0].rank == context_.rank;
   std::vector<Offence> mine;
   for (size_t i = 0; contributes && i < layout.segments.size(); ++i) {
     if (layout.segments[i].mask == nullptr || layout.segments[i].projected) {
@@ -376,15 +210,16 @@ Result<> Comm::resolve_violation(const CallSpec& spec, const MaskedLayout& maske
       }
       if (dense[o.segment] == 0 && context_.rank == first) {
         const Segment& s = layout.segments[o.segment];
-        PRUNEX_LOG(warn,
-                   "parameter %s promised zeros, but rank %d has %llu non-zero dropped elements (%llu "
-                   "of them not finite), the first at element %llu of the buffer, %.3g of the "
-                   "energy; it stays dense until its mask changes. Masked training that may have "
-                   "gradients there wants the 'project' contract",
-                   name_of_segment(s.name, o.segment).c_str(), rank,
-                   static_cast<unsigned long long>(o.nonzero),
-                   static_cast<unsigned long long>(o.nonfinite),
-                   static_cast<unsigned long long>(o.element), o.ratio);
+        PRUNEX_LOG(
+            warn,
+            "parameter %s promised zeros, but rank %d has %llu non-zero dropped elements (%llu "
+            "of them not finite), the first at element %llu of the buffer, %.3g of the "
+            "energy; it stays dense until its mask changes. Masked training that may have "
+            "gradients there wants the 'project' contract",
+            name_of_segment(s.name, o.segment).c_str(), rank,
+            static_cast<unsigned long long>(o.nonzero),
+            static_cast<unsigned long long>(o.nonfinite),
+            static_cast<unsigned long long>(o.element), o.ratio);
       }
       dense[o.segment] = 1;
       dense_parameters_.insert(Digest()
@@ -398,8 +233,8 @@ Result<> Comm::resolve_violation(const CallSpec& spec, const MaskedLayout& maske
     const std::lock_guard lock(stats_mutex_);
     ++stats_.violations;
   }
-  // Everything else was seen to be zero everywhere, so leaving only the offenders dense gives the dense
-  // sum.
+  // Everything else was seen to be zero everywhere, so leaving only the offenders dense gives the
+  // dense sum.
   const MaskedLayout rest = make_masked_layout(without_masks(layout, dense), masked.contracts);
   auto outcome = exchange(spec, rest, false, rest.layout.kept < rest.layout.count);
   if (!outcome) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fixed choices of design rule 2: pure functions of size, nodes and ranks, so that no two ranks ever
-// choose differently. The numbers come from docs/measurements.md. Overrides (tests, tuning) are part of
-// the digest that ranks compare when a communicator is created.
+// The fixed choices of design rule 2: pure functions of size, nodes and ranks, so that no two ranks
+// ever choose differently. The numbers come from docs/measurements.md. Overrides (tests, tuning)
+// are part of the digest that ranks compare when a communicator is created.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -10,10 +10,11 @@
 namespace prunex::collective {
 
 enum class Algorithm : uint8_t {
-  local = 0,   // one node: nothing crosses
-  inlined,     // the call header carries each node's whole contribution; everybody adds all
-  exchange,    // each node sends its whole contribution to every other; everybody adds all
-  scatter,     // direct reduce-scatter, then direct all-gather: 2(K-1)/K of the bytes, the ring's volume
+  local = 0,  // one node: nothing crosses
+  inlined,    // the call header carries each node's whole contribution; everybody adds all
+  exchange,   // each node sends its whole contribution to every other; everybody adds all
+  scatter,    // direct reduce-scatter, then direct all-gather: 2(K-1)/K of the bytes, the ring's
+              // volume
 };
 
 [[nodiscard]] constexpr const char* name_of(Algorithm a) {
@@ -24,12 +25,12 @@ enum class Algorithm : uint8_t {
 struct Tuning {
   static constexpr size_t kInlineLimit = 32 * 1024;  // payload room of a call message
 
-  size_t inline_bytes = 16 * 1024;     // of one contribution
-  size_t exchange_bytes = 64 * 1024;   // of (K-1) contributions
-  size_t chunk_bytes = 256 * 1024;     // of the pipeline
+  size_t inline_bytes = 16 * 1024;    // of one contribution
+  size_t exchange_bytes = 64 * 1024;  // of (K-1) contributions
+  size_t chunk_bytes = 256 * 1024;    // of the pipeline
   size_t min_chunk_bytes = 64 * 1024;
-  size_t alone_bytes = 16 * 1024;      // chunks up to this are reduced by the leader alone
-  int forced = -1;                     // an Algorithm, for tests and benchmarks; -1: by size
+  size_t alone_bytes = 16 * 1024;  // chunks up to this are reduced by the leader alone
+  int forced = -1;                 // an Algorithm, for tests and benchmarks; -1: by size
   // Lossless masks that keep more than this, or buffers this small, are not worth compacting.
   double dense_above = 0.97;
   size_t dense_below_bytes = 2 * 1024;

@@ -21,7 +21,8 @@ using collective::Scope;
 
 // Integer-valued, so that sums are exact in every order: what rank r holds at element i.
 float value(int rank, size_t i) {
-  return static_cast<float>(static_cast<int>((i * 2654435761u + static_cast<size_t>(rank) * 40503u) >> 7) % 17 - 8);
+  return static_cast<float>(
+      static_cast<int>((i * 2654435761u + static_cast<size_t>(rank) * 40503u) >> 7) % 17 - 8);
 }
 
 std::shared_ptr<const MaskedLayout> random_masked(uint64_t count, double keep, unsigned seed,
@@ -56,7 +57,8 @@ TEST_P(AllReduce, DenseSumIsExact) {
   const auto& node_of = GetParam().node_of;
   const int n = static_cast<int>(node_of.size());
   run_ranks(node_of, [&](Comm& comm, int rank) {
-    for (const size_t count : {size_t{0}, size_t{1}, size_t{1000}, size_t{70'001}, size_t{700'003}}) {
+    for (const size_t count :
+         {size_t{0}, size_t{1}, size_t{1000}, size_t{70'001}, size_t{700'003}}) {
       std::vector<float> in(count), out(count, -1);
       for (size_t i = 0; i < count; ++i) {
         in[i] = value(rank, i);
@@ -90,9 +92,12 @@ TEST_P(AllReduce, MaskedSumIsExactAndDropsAreZero) {
       for (int round = 0; round < 3; ++round) {
         std::vector<float> data(count);
         for (size_t i = 0; i < count; ++i) {
-          data[i] = keeps(*masked->layout.segments[0].mask, i) ? value(rank, i + static_cast<size_t>(round)) : -0.0f;
+          data[i] = keeps(*masked->layout.segments[0].mask, i)
+                        ? value(rank, i + static_cast<size_t>(round))
+                        : -0.0f;
         }
-        CallSpec spec{data.data(), data.data(), count, DType::f32, Op::sum, Scope::world, masked, 0};
+        CallSpec spec{data.data(), data.data(),  count,  DType::f32,
+                      Op::sum,     Scope::world, masked, 0};
         auto result = comm.all_reduce(spec);
         ASSERT_TRUE(result) << result.error().text;
         for (size_t i = 0; i < count; ++i) {
@@ -101,7 +106,8 @@ TEST_P(AllReduce, MaskedSumIsExactAndDropsAreZero) {
             want += value(r, i + static_cast<size_t>(round));
           }
           ASSERT_EQ(data[i], want) << i;
-          ASSERT_FALSE(want == 0 && std::signbit(data[i]) && !keeps(*masked->layout.segments[0].mask, i));
+          ASSERT_FALSE(want == 0 && std::signbit(data[i]) &&
+                       !keeps(*masked->layout.segments[0].mask, i));
         }
       }
       EXPECT_EQ(comm.stats().calls_compact, 3u);
@@ -187,24 +193,27 @@ TEST_P(AllReduce, UnequalCountsAreAnErrorOnAllRanksAndLeaveTheBuffers) {
       auto result = comm.all_reduce(spec);
       ASSERT_FALSE(result);
       EXPECT_EQ(result.error().code, Code::mismatch);
-      EXPECT_NE(result.error().text.find(std::to_string(base)), std::string::npos) << result.error().text;
+      EXPECT_NE(result.error().text.find(std::to_string(base)), std::string::npos)
+          << result.error().text;
       EXPECT_NE(result.error().text.find(std::to_string(base - 2)), std::string::npos);
       EXPECT_EQ(data, std::vector<float>(count, 3));
       // The communicator goes on.
       std::vector<float> again(1000, 1);
-      spec = {again.data(), again.data(), again.size(), DType::f32, Op::sum, Scope::world, nullptr, 0};
+      spec = {again.data(), again.data(), again.size(), DType::f32,
+              Op::sum,      Scope::world, nullptr,      0};
       ASSERT_TRUE(comm.all_reduce(spec));
       EXPECT_EQ(again, std::vector<float>(1000, static_cast<float>(n)));
     });
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Layouts, AllReduce,
-    ::testing::Values(Shape{"one", {0}}, Shape{"node_of_3", {0, 0, 0}}, Shape{"two_nodes", {0, 1}},
-                      Shape{"2x2", {0, 0, 1, 1}}, Shape{"1_2_3", {0, 1, 1, 2, 2, 2}},
-                      Shape{"interleaved", {0, 1, 2, 0, 1, 2}}, Shape{"4_nodes", {0, 1, 2, 3}}),
-    [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Layouts, AllReduce,
+                         ::testing::Values(Shape{"one", {0}}, Shape{"node_of_3", {0, 0, 0}},
+                                           Shape{"two_nodes", {0, 1}}, Shape{"2x2", {0, 0, 1, 1}},
+                                           Shape{"1_2_3", {0, 1, 1, 2, 2, 2}},
+                                           Shape{"interleaved", {0, 1, 2, 0, 1, 2}},
+                                           Shape{"4_nodes", {0, 1, 2, 3}}),
+                         [](const auto& shape) { return std::string(shape.param.name); });
 
 }  // namespace
 }  // namespace prunex::test

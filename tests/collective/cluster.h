@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// N ranks as N threads on emulated nodes: an in-memory store, real shared memory, real sockets on loopback.
+// N ranks as N threads on emulated nodes: an in-memory store, real shared memory, real sockets on
+// loopback.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -28,9 +29,8 @@ class MemoryStore {
     };
     c.get = [this](std::string_view key, double timeout_s) -> Result<std::string> {
       std::unique_lock lock(mutex_);
-      const bool there =
-          changed_.wait_for(lock, std::chrono::duration<double>(timeout_s),
-                            [&] { return values_.contains(std::string(key)); });
+      const bool there = changed_.wait_for(lock, std::chrono::duration<double>(timeout_s),
+                                           [&] { return values_.contains(std::string(key)); });
       if (!there) {
         return fail(Code::timeout, "key " + std::string(key) + " did not come");
       }
@@ -60,7 +60,8 @@ struct ClusterOptions {
   double timeout_s = 60;
 };
 
-// Every rank creates a communicator and runs `body`. A rank whose creation fails gets a test failure.
+// Every rank creates a communicator and runs `body`. A rank whose creation fails gets a test
+// failure.
 inline void run_ranks(const std::vector<int>& node_of,
                       const std::function<void(collective::Comm&, int rank)>& body,
                       const ClusterOptions& options = {}) {

@@ -18,8 +18,10 @@ topo::World world_of(const std::vector<int>& node_of, int rails = 1) {
     f.rank = static_cast<int>(r);
     f.node_id = f.host = "node" + std::to_string(node_of[r]);
     for (int n = 0; n < rails; ++n) {
-      f.nics.push_back({"eth" + std::to_string(n), "10.0.0.1", 1000, -1, topo::Distance::unknown,
-                        false});
+      topo::NicFacts nic;
+      nic.name = "eth" + std::to_string(n);
+      nic.speed_mbps = 1000;
+      f.nics.push_back(nic);
     }
     facts.push_back(f);
   }
@@ -28,7 +30,8 @@ topo::World world_of(const std::vector<int>& node_of, int rails = 1) {
   return *world;
 }
 
-// (from rank, to rank, kind of channel) -> sequence of element counts: both ends must have the same.
+// (from rank, to rank, kind of channel) -> sequence of element counts: both ends must have the
+// same.
 void check_matching(const topo::World& world, const PlanRequest& request, const Tuning& tuning) {
   using Key = std::tuple<int, int, bool>;
   std::map<Key, std::vector<uint64_t>> sent, received;
@@ -89,7 +92,8 @@ TEST(Plan, EverySendHasItsReceive) {
 
 TEST(Plan, ShardsAndPartsTileTheChunk) {
   const Tuning tuning;
-  for (const uint64_t n : {uint64_t{0}, uint64_t{1}, uint64_t{17}, uint64_t{5000}, uint64_t{65536}}) {
+  for (const uint64_t n :
+       {uint64_t{0}, uint64_t{1}, uint64_t{17}, uint64_t{5000}, uint64_t{65536}}) {
     for (size_t pieces = 1; pieces <= 9; ++pieces) {
       for (const size_t bytes : {size_t{1}, size_t{2}, size_t{4}, size_t{8}}) {
         uint64_t shards = 0, parts = 0;

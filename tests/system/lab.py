@@ -40,7 +40,7 @@ def skip(reason):
 
 
 def require_namespaces():
-    probe = netlab("--nodes", "1", script="import os; print(os.environ['PRUNEX_NETLAB'])")
+    probe = netlab("--nodes", "1", script="import os; print(os.environ['NETLAB_MODE'])")
     if probe.out.strip() != "netns":
         skip("no network namespaces here: " + (probe.err.strip().splitlines() or ["?"])[0])
 

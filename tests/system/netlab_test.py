@@ -37,7 +37,7 @@ def check_environment(shown, addresses):
         expect(node["PRUNEX_NODE_ID"] == f"node{i}", node)
         expect(node["NODE_RANK"] == str(i) and node["NNODES"] == str(len(shown)), node)
         expect(node["NETLAB_ADDR"] == addresses[i], node)
-        expect(node["PRUNEX_NETLAB"] == "netns", node)
+        expect(node["NETLAB_MODE"] == "netns", node)
         expect(node["hostname"] == f"node{i}", node)
         expect(node["PRUNEX_ROOT"].rsplit(":", 1)[0] == addresses[0], node)
         expect(node["MASTER_ADDR"] == addresses[0], node)
@@ -55,7 +55,7 @@ def case_environment():
         check_environment(shown, ["10.77.0.1", "10.77.0.2", "10.77.0.3"])
         for node in shown:
             expect(node["links"] == ["eth0", "lo"], node)
-            expect(node["PRUNEX_NETLAB_RATE"] == "1gbit" and node["PRUNEX_SOCKET_IFNAME"] == "eth0", node)
+            expect(node["NETLAB_RATE"] == "1gbit" and node["PRUNEX_SOCKET_IFNAME"] == "eth0", node)
             expect(node["cwd"] == os.path.realpath(folder) and node["stdin"] == "", node)
 
 
@@ -69,7 +69,7 @@ def case_unprivileged():
         subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
         run = subprocess.run(
             ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", f"{folder}/scripts/netlab.sh",
-             "--nodes", "2", "--", "sh", "-c", "echo $PRUNEX_NETLAB; cat /proc/self/uid_map"],
+             "--nodes", "2", "--", "sh", "-c", "echo $NETLAB_MODE; cat /proc/self/uid_map"],
             capture_output=True, text=True, timeout=LIMIT, cwd="/")
         if "loopback" in run.stdout:
             skip("no user namespaces for unprivileged users here")
@@ -326,7 +326,7 @@ def case_loopback():
         expect("loopback" in done.err and "1gbit" in done.err, done.err)
         for i, node in enumerate(shown):
             expect(node["PRUNEX_NODE_ID"] == f"node{i}" and node["NODE_RANK"] == str(i), node)
-            expect(node["PRUNEX_NETLAB"] == "loopback" and node["PRUNEX_NETLAB_RATE"] == "none", node)
+            expect(node["NETLAB_MODE"] == "loopback" and node["NETLAB_RATE"] == "none", node)
             expect(node["PRUNEX_ROOT"].startswith("127.0.0.1:"), node)
             expect(node["PRUNEX_ROOT"].split(":")[1] != node["MASTER_PORT"], node)
         fail = "import os, sys, time\nif os.environ['NODE_RANK'] == '1': sys.exit(7)\ntime.sleep(500)"

@@ -3,7 +3,6 @@
 
 #include <netinet/in.h>
 #include <sys/random.h>
-#include <sys/timerfd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -39,9 +38,8 @@ Result<std::unique_ptr<Connecting>> SocketConnecting::open(const SocketOptions& 
   if (!to) {
     return tl::unexpected<Error>(to.error());
   }
-  if (hello.size() > kMaxHello) {
-    return fail(Code::invalid_argument,
-                strf("a hello has at most %zu bytes, not %zu", kMaxHello, hello.size()));
+  if (auto fits = check_hello_size(hello); !fits) {
+    return tl::unexpected<Error>(fits.error());
   }
   if (options.address && options.address.family() != to->address.family() &&
       !to->address.is_loopback()) {
@@ -51,23 +49,16 @@ Result<std::unique_ptr<Connecting>> SocketConnecting::open(const SocketOptions& 
                      host_text(options.address).c_str(), family_name(options.address.family()),
                      to_text(to->address).c_str(), family_name(to->address.family())));
   }
-  Fd timer(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-  if (!timer && errno == EMFILE && raise_file_limit()) {
-    timer.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-  }
+  auto timer = Timer::open();
   if (!timer) {
-    const int error = errno;
-    return fail(Code::system,
-                strf("cannot make a timer: %s; the limit of open files is set with 'ulimit -n'",
-                     errno_text(error).c_str()),
-                error);
+    return tl::unexpected<Error>(timer.error());
   }
   return std::unique_ptr<Connecting>(
-      new SocketConnecting(options, *to, hello, timeout_s, std::move(timer)));
+      new SocketConnecting(options, *to, hello, timeout_s, *std::move(timer)));
 }
 
 SocketConnecting::SocketConnecting(const SocketOptions& options, const Handle& handle,
-                                   std::string_view hello, double timeout_s, Fd timer)
+                                   std::string_view hello, double timeout_s, Timer timer)
     : options_(options),
       handle_(handle),
       hello_(hello),
@@ -115,7 +106,7 @@ Result<std::unique_ptr<Connection>> SocketConnecting::step() {
   if (half && now_ns() >= next_ns_) {
     return give_back(Error{Code::system, "no answer to the connection request", ETIMEDOUT});
   }
-  set_timer(half ? std::min(next_ns_, deadline_.at_ns()) : deadline_.at_ns());
+  timer_.set(half ? std::min(next_ns_, deadline_.at_ns()) : deadline_.at_ns());
   return std::unique_ptr<Connection>();
 }
 
@@ -128,10 +119,7 @@ Result<> SocketConnecting::begin_attempt() {
   }
   legs_.resize(streams_);
   for (Leg& leg : legs_) {
-    auto fd = start_connect(handle_.address, source_);
-    if (!fd && fd.error().sys_errno == EMFILE && raise_file_limit()) {
-      fd = start_connect(handle_.address, source_);
-    }
+    auto fd = with_more_files([this] { return start_connect(handle_.address, source_); });
     if (!fd) {
       return tl::unexpected<Error>(fd.error());
     }
@@ -214,7 +202,7 @@ Result<std::unique_ptr<Connection>> SocketConnecting::give_back(Error error) {
   last_failure_ = std::move(error.text);
   const int64_t pause = kFirstPauseNs << std::min(attempts_ - 1, 20);
   next_ns_ = now_ns() + std::min(pause, kLongestPauseNs);
-  set_timer(std::min(next_ns_, deadline_.at_ns()));
+  timer_.set(std::min(next_ns_, deadline_.at_ns()));
   return std::unique_ptr<Connection>();
 }
 
@@ -243,15 +231,8 @@ std::unique_ptr<Connection> SocketConnecting::finish() {
   return std::make_unique<SocketConnection>(std::move(streams), std::string(), options);
 }
 
-void SocketConnecting::set_timer(int64_t at_ns) {
-  itimerspec at{};
-  at.it_value.tv_sec = static_cast<time_t>(at_ns / 1'000'000'000);
-  at.it_value.tv_nsec = static_cast<long>(at_ns % 1'000'000'000);
-  (void)::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &at, nullptr);
-}
-
 void SocketConnecting::poll_fds(std::vector<pollfd>& out) const {
-  out.push_back({timer_.get(), POLLIN, 0});
+  out.push_back({timer_.fd(), POLLIN, 0});
   for (const Leg& leg : legs_) {
     if (leg.stage != Stage::accepted) {
       out.push_back(

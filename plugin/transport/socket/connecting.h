@@ -11,6 +11,7 @@
 #include "plugin/base/fd.h"
 #include "plugin/transport/socket/socket.h"
 #include "plugin/transport/socket/wire.h"
+#include "plugin/transport/timer.h"
 
 namespace prunex::transport {
 
@@ -33,7 +34,7 @@ class SocketConnecting final : public Connecting {
   };
 
   SocketConnecting(const SocketOptions& options, const Handle& handle, std::string_view hello,
-                   double timeout_s, Fd timer);
+                   double timeout_s, Timer timer);
   Result<> begin_attempt();
   Result<> step_leg(Leg& leg, size_t index);
   Result<> introduce(Leg& leg, size_t index);
@@ -41,7 +42,6 @@ class SocketConnecting final : public Connecting {
   Result<std::unique_ptr<Connection>> give_back(Error error);
   Result<std::unique_ptr<Connection>> too_late() const;
   std::unique_ptr<Connection> finish();
-  void set_timer(int64_t at_ns);
 
   SocketOptions options_;
   Handle handle_;
@@ -50,7 +50,7 @@ class SocketConnecting final : public Connecting {
   size_t streams_;
   double timeout_s_;
   Deadline deadline_;
-  Fd timer_;               // wakes poll() for the next attempt and for the deadline
+  Timer timer_;            // wakes poll() for the next attempt and for the deadline
   std::vector<Leg> legs_;  // empty: between two attempts
   uint64_t connection_ = 0;
   int attempts_ = 0;

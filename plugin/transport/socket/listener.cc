@@ -9,6 +9,7 @@
 
 #include "plugin/transport/socket/connection.h"
 #include "plugin/transport/socket/tuning.h"
+#include "plugin/transport/timer.h"
 
 namespace prunex::transport {
 namespace {
@@ -28,10 +29,7 @@ Result<std::unique_ptr<Listener>> SocketListener::open(const SocketOptions& opti
     at = *parse_host("127.0.0.1", 0);
   }
   at.set_port(0);
-  auto listening = listen_tcp(at, options.ports);
-  if (!listening && listening.error().sys_errno == EMFILE && raise_file_limit()) {
-    listening = listen_tcp(at, options.ports);
-  }
+  auto listening = with_more_files([&] { return listen_tcp(at, options.ports); });
   if (!listening) {
     return tl::unexpected<Error>(listening.error());
   }
@@ -63,10 +61,7 @@ Result<std::unique_ptr<Connection>> SocketListener::accept() {
 
 Result<> SocketListener::take_callers() {
   for (int i = 0; i < kAcceptsPerCall; ++i) {
-    auto accepted = accept_tcp(listening_.fd.get());
-    if (!accepted && accepted.error().sys_errno == EMFILE && raise_file_limit()) {
-      accepted = accept_tcp(listening_.fd.get());
-    }
+    auto accepted = with_more_files([this] { return accept_tcp(listening_.fd.get()); });
     if (!accepted) {
       return tl::unexpected<Error>(accepted.error());
     }

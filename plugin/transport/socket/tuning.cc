@@ -6,7 +6,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -21,26 +20,27 @@
 namespace prunex::transport {
 namespace {
 
-enum class Drained : uint8_t { empty, ended };
+struct Input {
+  bool ended = false;  // the peer will send no more
+  bool some = false;   // there was something
+};
 
-Drained discard_input(int fd) {
+Input discard_input(int fd) {
   std::array<std::byte, 16384> scrap;
-  for (;;) {
-    switch (recv_some(fd, scrap).state) {
-      case Transfer::some:
-        break;
-      case Transfer::again:
-        return Drained::empty;
-      case Transfer::closed:
-      case Transfer::broken:
-        return Drained::ended;
+  for (Input in;; in.some = true) {
+    const Transfer state = recv_some(fd, scrap).state;
+    if (state != Transfer::some) {
+      in.ended = state != Transfer::again;
+      return in;
     }
   }
 }
 
-bool all_acknowledged(int fd) {
-  int left = 0;  // bytes, and one for the end of the stream
-  return ::ioctl(fd, SIOCOUTQ, &left) != 0 || left == 0;
+// `acknowledged`: nothing is unacknowledged, the end of the stream included; else: nothing is
+// unsent.
+bool is_out(int fd, bool acknowledged) {
+  int left = 0;
+  return ::ioctl(fd, acknowledged ? SIOCOUTQ : SIOCOUTQNSD, &left) != 0 || left == 0;
 }
 
 }  // namespace
@@ -82,33 +82,35 @@ double unanswered_s(int fd) {
 }
 
 void close_gracefully(std::span<const int> fds) {
+  const Deadline deadline = Deadline::after(kLingerS);
+  struct Closing {
+    int fd;
+    bool peer_sends = false;
+  };
+  std::vector<Closing> open;
   for (const int fd : fds) {
     (void)::shutdown(fd, SHUT_WR);
+    open.push_back({fd});
   }
-  const Deadline deadline = Deadline::after(kLingerS);
-  std::vector<int> open(fds.begin(), fds.end());
   for (;;) {
-    std::erase_if(
-        open, [](int fd) { return discard_input(fd) == Drained::ended || all_acknowledged(fd); });
+    std::erase_if(open, [](Closing& c) {
+      const Input in = discard_input(c.fd);
+      c.peer_sends = c.peer_sends || in.some;
+      // A silent peer gets what is on its way. One that sends provokes a reset with its next bytes,
+      // so there it must have arrived; waiting for that always would cost a delayed
+      // acknowledgement.
+      return in.ended || is_out(c.fd, c.peer_sends);
+    });
     if (open.empty() || deadline.passed()) {
       return;
     }
-    // An acknowledgement wakes nobody, so this looks again soon; input is dropped as it comes.
+    // No event says that something was sent or acknowledged, so this looks again soon.
     std::vector<pollfd> wait;
-    for (const int fd : open) {
-      wait.push_back({fd, POLLIN, 0});
+    for (const Closing& c : open) {
+      wait.push_back({c.fd, POLLIN, 0});
     }
     (void)::poll(wait.data(), wait.size(), 1);
   }
-}
-
-bool raise_file_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) {
-    return false;
-  }
-  limit.rlim_cur = limit.rlim_max;
-  return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
 }
 
 }  // namespace prunex::transport

@@ -18,13 +18,10 @@ void tune_for_data(int fd, const SocketOptions& options);
 // A peer that acknowledges but does not read is well.
 [[nodiscard]] double unanswered_s(int fd);
 
-// Says that no more will be sent, and stays until the peers' kernels have all that was, for at most
-// kLingerS. Closing at once would lose it when the peer still sends: unread data make close()
-// reset.
+// Says that no more will be sent, and stays until what was is out, for at most kLingerS; after that
+// the kernel goes on by itself. Closing at once would lose it when the peer still sends: input that
+// nobody reads makes the kernel reset the connection.
 inline constexpr double kLingerS = 1;
 void close_gracefully(std::span<const int> fds);
-
-// Raises the soft limit of open files to the hard one. false: it was there already.
-[[nodiscard]] bool raise_file_limit();
 
 }  // namespace prunex::transport

@@ -10,26 +10,16 @@
 namespace prunex::transport {
 namespace {
 
-constexpr uint32_t kHandleMagic = 0x48585250;  // "PRXH"
-constexpr uint32_t kHelloMagic = 0x43585250;   // "PRXC"
-constexpr uint32_t kReplyMagic = 0x52585250;   // "PRXR"
-constexpr uint16_t kFragmentMagic = 0x5850;    // "PX"
-constexpr uint8_t kSocketKind = 1;             // which transport the handle is for
-constexpr size_t kAddressBytes = 16;           // IPv4 uses the first 4
+constexpr uint32_t kHelloMagic = 0x43585250;  // "PRXC"
+constexpr uint32_t kReplyMagic = 0x52585250;  // "PRXR"
+constexpr uint16_t kFragmentMagic = 0x5850;   // "PX"
+constexpr size_t kAddressBytes = 16;          // IPv4 uses the first 4
 
 }  // namespace
 
-std::string version_error(std::string_view peer, unsigned theirs) {
-  return strf(
-      "%.*s speaks version %u of the prunex wire format, this process speaks version %u: "
-      "install the same prunex on all nodes",
-      static_cast<int>(peer.size()), peer.data(), theirs, unsigned{kWireVersion});
-}
-
 std::string encode(const Handle& handle) {
   std::array<std::byte, kAddressBytes> host{};
-  const bool v6 = handle.address.family() == AF_INET6;
-  if (v6) {
+  if (handle.address.family() == AF_INET6) {
     std::memcpy(host.data(),
                 &reinterpret_cast<const sockaddr_in6*>(handle.address.data())->sin6_addr, 16);
   } else {
@@ -37,12 +27,9 @@ std::string encode(const Handle& handle) {
                 4);
   }
   std::array<std::byte, kHandleBytes> bytes{};
-  Writer(bytes)
-      .put(kHandleMagic)
-      .put(kWireVersion)
-      .put(kSocketKind)
-      .put(uint8_t{v6 ? uint8_t{6} : uint8_t{4}})
-      .put(std::span<const std::byte>(handle.cookie))
+  Writer out(bytes);
+  put_handle_prefix(out, HandleKind::socket, handle.cookie);
+  out.put(static_cast<uint16_t>(handle.address.family() == AF_INET6 ? 6 : 4))
       .put(handle.address.port())
       .put(std::span<const std::byte>(host));
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -50,35 +37,18 @@ std::string encode(const Handle& handle) {
 
 Result<Handle> decode_handle(std::string_view bytes) {
   Reader in(std::as_bytes(std::span(bytes)));
-  const auto magic = in.get<uint32_t>();
-  const auto version = in.get<uint16_t>();
-  const auto kind = in.get<uint8_t>();
-  if (!in.ok() || magic != kHandleMagic) {
-    return fail(
-        Code::invalid_argument,
-        strf("a listener's handle was expected, got %zu bytes that are none: it was damaged "
-             "on the way or is of another library",
-             bytes.size()));
-  }
-  if (version != kWireVersion) {
-    return fail(Code::mismatch, version_error("the listener of this handle", version));
-  }
-  if (kind != kSocketKind) {
-    return fail(Code::mismatch,
-                strf("the handle is for transport %u, not for the socket transport (%u): both ends "
-                     "must use the same transport",
-                     unsigned{kind}, unsigned{kSocketKind}));
+  auto cookie = get_handle_prefix(in, bytes.size(), HandleKind::socket);
+  if (!cookie) {
+    return tl::unexpected<Error>(cookie.error());
   }
   Handle handle;
-  const auto family = in.get<uint8_t>();
-  in.get(handle.cookie);
+  handle.cookie = *cookie;
+  const auto family = in.get<uint16_t>();
   const auto port = in.get<uint16_t>();
   std::array<std::byte, kAddressBytes> host{};
   in.get(host);
   if (!in.ok() || (family != 4 && family != 6) || port == 0) {
-    return fail(Code::invalid_argument,
-                strf("a listener's handle is damaged: %zu bytes, address family %u, port %u",
-                     bytes.size(), unsigned{family}, unsigned{port}));
+    return damaged_handle(bytes.size());
   }
   if (family == 6) {
     auto* a = reinterpret_cast<sockaddr_in6*>(handle.address.data());

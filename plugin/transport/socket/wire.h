@@ -12,12 +12,10 @@
 
 #include "plugin/base/result.h"
 #include "plugin/base/sockets.h"
+#include "plugin/transport/handle.h"
 
 namespace prunex::transport {
 
-inline constexpr uint16_t kWireVersion = 1;
-inline constexpr size_t kMaxHandle = 128;
-inline constexpr size_t kMaxHello = 256;
 inline constexpr int kMaxStreams = 64;
 
 // Where a listener is, and how it knows who was told.
@@ -25,7 +23,7 @@ struct Handle {
   SocketAddress address;
   Cookie cookie{};
 };
-inline constexpr size_t kHandleBytes = 42;
+inline constexpr size_t kHandleBytes = kHandlePrefixBytes + 20;
 static_assert(kHandleBytes <= kMaxHandle);
 [[nodiscard]] std::string encode(const Handle& handle);
 // Bytes behind the handle are ignored: callers carry it in fields of fixed size.
@@ -70,7 +68,5 @@ inline constexpr size_t kFragmentBytes = 32;
 // false: the stream is out of step. What it gives is in bounds: offset + length <= message.
 [[nodiscard]] bool decode_fragment(std::span<const std::byte, kFragmentBytes> bytes,
                                    FragmentHeader* out);
-
-[[nodiscard]] std::string version_error(std::string_view peer, unsigned theirs);
 
 }  // namespace prunex::transport

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/collective/comm_setup.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "plugin/base/digest.h"
+#include "plugin/base/interfaces.h"
+#include "topology/discover.h"
+
+namespace prunex::collective {
+namespace {
+
+// More than this per rank would not fit beside others in a container's /dev/shm.
+constexpr size_t kSharedBytesPerRank = 8 << 20;
+
+Result<std::vector<topo::NicFacts>> usable_nics(const Config& config) {
+  auto have = list_interfaces();
+  if (!have) {
+    return tl::unexpected(have.error());
+  }
+  auto chosen = choose_interfaces(*have, config.socket_ifname);
+  if (!chosen) {
+    return tl::unexpected(chosen.error());
+  }
+  // Several usable networks: the one that leads to rank 0 comes first.
+  if (!config.root.empty()) {
+    if (auto at = parse_host_port(config.root)) {
+      if (auto peers = resolve(*at); peers && !peers->empty()) {
+        if (auto reachable = check_families(*chosen, *peers); !reachable) {
+          return tl::unexpected(reachable.error());
+        }
+        prefer_route(*chosen, peers->front());
+      }
+    }
+  }
+  std::vector<topo::NicFacts> nics;
+  for (const Interface& i : *chosen) {
+    const bool known = std::any_of(nics.begin(), nics.end(),
+                                   [&](const topo::NicFacts& n) { return n.name == i.name; });
+    if (!known) {
+      topo::NicFacts nic;
+      nic.name = i.name;
+      nic.address = host_text(i.address);
+      nics.push_back(std::move(nic));
+    }
+  }
+  return nics;
+}
+
+}  // namespace
+
+Tuning tuning_of(const Config& config) {
+  Tuning t;
+  if (config.chunk_bytes > 0) {
+    t.chunk_bytes = static_cast<size_t>(config.chunk_bytes) / 64 * 64;
+    t.min_chunk_bytes = std::min(t.min_chunk_bytes, t.chunk_bytes);
+  }
+  if (config.algorithm == "exchange") {
+    t.forced = static_cast<int>(Algorithm::exchange);
+  } else if (config.algorithm == "scatter") {
+    t.forced = static_cast<int>(Algorithm::scatter);
+  }
+  return t;
+}
+
+NodeShape shape_of(const topo::World& world, size_t node, const Tuning& tuning) {
+  NodeShape shape;
+  shape.local_size = world.nodes[node].ranks.size();
+  shape.rails = static_cast<size_t>(world.rails);
+  // An inlined call is one chunk, whatever the chunk size.
+  shape.slot_bytes = std::max(tuning.chunk_bytes, Tuning::kInlineLimit);
+  shape.slots = std::clamp<size_t>(kSharedBytesPerRank / 3 / shape.slot_bytes, 2, 8);
+  return shape;
+}
+
+// Everything that makes ranks choose; a difference here would be a hang later.
+uint64_t choice_digest(const topo::World& world, const Tuning& t) {
+  return Digest()
+      .add(world.digest)
+      .add(t.inline_bytes)
+      .add(t.exchange_bytes)
+      .add(t.chunk_bytes)
+      .add(t.min_chunk_bytes)
+      .add(t.alone_bytes)
+      .add(t.forced)
+      .add(t.dense_below_bytes)
+      .add(std::bit_cast<uint64_t>(t.dense_above))
+      .value();
+}
+
+Result<topo::RankFacts> own_facts(const Config& config) {
+  auto nics = usable_nics(config);
+  if (!nics) {
+    return tl::unexpected(nics.error());
+  }
+  topo::FactsOptions options;
+  options.rank = config.rank;
+  options.node_id = config.node_id;
+  options.nics = std::move(*nics);
+  return topo::local_facts(options);
+}
+
+}  // namespace prunex::collective

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/bench_pack.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "kernels/pack.h"
+#include "plugin/base/clock.h"
+#include "tools/bench_pack_shapes.h"
+
+namespace prunex {
+namespace {
+
+constexpr size_t kSources = 4;  // of a reduction: the ranks of one node
+constexpr size_t kLine = 64;
+
+const char* name_of(Isa isa) {
+  switch (isa) {
+    case Isa::automatic:
+      return "auto";
+    case Isa::scalar:
+      return "scalar";
+    case Isa::avx2:
+      return "avx2";
+    case Isa::avx512:
+      return "avx512";
+  }
+  return "?";
+}
+
+// Whatever happens, the process goes on with the instruction set it had.
+class KeepIsa {
+ public:
+  KeepIsa() : isa_(active_isa()) {}
+  ~KeepIsa() { (void)select_isa(isa_).has_value(); }
+  KeepIsa(const KeepIsa&) = delete;
+  KeepIsa& operator=(const KeepIsa&) = delete;
+
+ private:
+  Isa isa_;
+};
+
+size_t cache_bytes(int name, size_t fallback) {
+  const long bytes = sysconf(name);
+  return bytes > 0 ? static_cast<size_t>(bytes) : fallback;
+}
+
+size_t l2_bytes() { return cache_bytes(_SC_LEVEL2_CACHE_SIZE, size_t{1} << 20); }
+
+// Twice one core's share of the last cache, from 64 to 256 MiB; and what fits into L2 several
+// times.
+std::vector<size_t> default_sizes() {
+  const auto cores = static_cast<size_t>(std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L));
+  const size_t share = cache_bytes(_SC_LEVEL3_CACHE_SIZE, size_t{32} << 20) / cores;
+  return {std::clamp(2 * share, size_t{64} << 20, size_t{256} << 20), l2_bytes() / 8};
+}
+
+struct Free {
+  void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{4096}); }
+};
+using Memory = std::unique_ptr<std::byte[], Free>;
+
+// Page-aligned and written once, so that no page fault is measured.
+Memory allocate(size_t bytes, int fill) {
+  const size_t rounded = std::max(bytes, kLine);
+  Memory memory(static_cast<std::byte*>(::operator new[](rounded, std::align_val_t{4096})));
+  std::memset(memory.get(), fill, rounded);
+  return memory;
+}
+
+// Everything that one shape's measurements use.
+struct Arena {
+  const PackShape& shape;
+  DType type;
+  size_t buffer_bytes, packed_bytes;
+  Memory buffer, spread, copy;           // logical size: source, target of unpack, of memcpy
+  std::array<Memory, kSources> sources;  // packed size
+  Memory result;
+
+  Arena(const PackShape& s, DType t)
+      : shape(s),
+        type(t),
+        buffer_bytes(s.layout.count * size_of(t)),
+        packed_bytes(s.layout.kept * size_of(t)),
+        buffer(allocate(buffer_bytes, 0)),
+        spread(allocate(buffer_bytes, 0)),
+        copy(allocate(buffer_bytes, 0)),
+        result(allocate(packed_bytes, 0)) {
+    // Kept elements are 1 as a pattern of bytes, a small normal number in every type; dropped ones
+    // 0.
+    for (Memory& m : sources) {
+      m = allocate(packed_bytes, 1);
+    }
+    unpack(s.layout, t, sources[0].get(), whole(), buffer.get());
+  }
+  [[nodiscard]] Slice whole() const { return {0, shape.layout.kept, 0, shape.layout.count}; }
+};
+
+struct Kernel {
+  const char* name;
+  uint64_t touched;  // bytes
+  std::function<void()> run;
+};
+
+std::vector<Kernel> kernels_of(Arena& a) {
+  const uint64_t lines = a.shape.kept_lines * kLine;
+  const uint64_t packed = a.packed_bytes;
+  const uint64_t all = a.buffer_bytes;
+  const auto sources = [&a] {
+    std::array<const void*, kSources> p{};
+    for (size_t i = 0; i < kSources; ++i) {
+      p[i] = a.sources[i].get();
+    }
+    return p;
+  };
+  return {
+      {"pack", lines + packed,
+       [&a] { pack(a.shape.layout, a.type, a.buffer.get(), a.whole(), a.result.get()); }},
+      {"pack_audit", all + packed,
+       [&a] {
+         AuditCount nonzero;
+         pack(a.shape.layout, a.type, a.buffer.get(), a.whole(), a.result.get(), &nonzero);
+       }},
+      {"unpack", packed + all,
+       [&a] { unpack(a.shape.layout, a.type, a.sources[0].get(), a.whole(), a.spread.get()); }},
+      {"reduce", (kSources + 1) * packed,
+       [&a, p = sources()] {
+         reduce(a.result.get(), a.type, p, a.type, a.shape.layout.kept, Op::sum);
+       }},
+      {"reduce_pack", all + kSources * packed,
+       [&a, p = sources()] {
+         AuditCount nonzero;
+         reduce_pack(a.result.get(), a.type, p, 0, a.shape.layout, a.type, a.buffer.get(),
+                     a.whole(), Op::sum, 1, &nonzero);
+       }},
+  };
+}
+
+// A copy that reads and writes `touched` bytes in sum.
+void copy_touching(Arena& a, uint64_t touched) {
+  for (uint64_t left = touched / 2; left > 0;) {
+    const uint64_t piece = std::min<uint64_t>(left, a.buffer_bytes);
+    std::memcpy(a.copy.get(), a.buffer.get(), piece);
+    left -= piece;
+  }
+}
+
+double microseconds(const std::function<void()>& run, int repeats) {
+  const int64_t begin = now_ns();
+  for (int i = 0; i < repeats; ++i) {
+    run();
+  }
+  return static_cast<double>(now_ns() - begin) / 1e3 / repeats;
+}
+
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  const size_t n = v.size();
+  return n % 2 == 1 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+nlohmann::json measure(Arena& a, const Kernel& kernel, int iterations, int warmup) {
+  // Small buffers repeat, so that one reading takes about as long as copying 8 MiB.
+  const auto repeats = static_cast<int>(
+      std::clamp<uint64_t>((uint64_t{16} << 20) / std::max<uint64_t>(kernel.touched, 1), 1, 10000));
+  const auto copy = [&] { copy_touching(a, kernel.touched); };
+  std::vector<double> times, copies, ratios;
+  for (int i = 0; i < warmup + iterations; ++i) {
+    const double time = microseconds(kernel.run, repeats);
+    const double memcpy_time = microseconds(copy, repeats);
+    if (i >= warmup) {
+      times.push_back(time);
+      copies.push_back(memcpy_time);
+      ratios.push_back(memcpy_time / std::max(time, 1e-3));
+    }
+  }
+  const double p50 = median(times);
+  const double copy_p50 = median(copies);
+  const auto touched = static_cast<double>(kernel.touched);
+  const auto [low, high] = std::minmax_element(times.begin(), times.end());
+  return {{"op", kernel.name},
+          {"touched_bytes", kernel.touched},
+          {"time_us", {{"min", *low}, {"p50", p50}, {"max", *high}}},
+          {"GBps", touched / std::max(p50, 1e-3) / 1e3},
+          {"memcpy_us", copy_p50},
+          {"memcpy_GBps", touched / std::max(copy_p50, 1e-3) / 1e3},
+          {"ratio", median(ratios)}};
+}
+
+Result<BenchPackOptions> with_defaults(BenchPackOptions o) {
+  if (o.isas.empty()) {
+    for (const Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512}) {
+      if (isa_available(isa)) {
+        o.isas.push_back(isa);
+      }
+    }
+  }
+  if (o.dtypes.empty()) {
+    o.dtypes = {DType::f32, DType::bf16};
+  }
+  if (o.patterns.empty()) {
+    o.patterns = bench_pack_patterns();
+  }
+  if (o.bytes.empty()) {
+    o.bytes = default_sizes();
+  }
+  for (const std::string& p : o.patterns) {
+    const auto& known = bench_pack_patterns();
+    if (std::find(known.begin(), known.end(), p) == known.end()) {
+      std::string all;
+      for (const std::string& k : known) {
+        all += (all.empty() ? "" : ", ") + k;
+      }
+      return fail(Code::invalid_argument,
+                  strf("pattern \"%s\" is unknown; there are %s", p.c_str(), all.c_str()));
+    }
+  }
+  for (const Isa isa : o.isas) {
+    if (!isa_available(isa)) {
+      return fail(Code::unsupported, strf("this CPU cannot run the %s kernels", name_of(isa)));
+    }
+  }
+  if (!(o.keep >= 0 && o.keep <= 1)) {
+    return fail(Code::invalid_argument, strf("keep is %g; it must be from 0 to 1", o.keep));
+  }
+  if (o.iterations < 1 || o.warmup < 0) {
+    return fail(Code::invalid_argument,
+                strf("%d iterations, %d before; at least 1 and 0", o.iterations, o.warmup));
+  }
+  return o;
+}
+
+Result<> bench_shape(const BenchPackOptions& o, const std::string& pattern, DType type,
+                     size_t bytes, nlohmann::json& results) {
+  const Result<PackShape> shape = make_pack_shape(pattern, type, bytes, o.keep, o.seed);
+  if (!shape) {
+    return tl::unexpected(shape.error());
+  }
+  Arena arena(*shape, type);
+  const auto density = static_cast<double>(shape->layout.kept) /
+                       static_cast<double>(std::max<uint64_t>(shape->layout.count, 1));
+  for (const Isa isa : o.isas) {
+    if (o.progress) {
+      o.progress(strf("%s, %s, %zu bytes, %s", pattern.c_str(), prunex::name_of(type),
+                      arena.buffer_bytes, name_of(isa)));
+    }
+    if (Result<> selected = select_isa(isa); !selected) {
+      return selected;
+    }
+    for (const Kernel& kernel : kernels_of(arena)) {
+      nlohmann::json row = measure(arena, kernel, o.iterations, o.warmup);
+      row["isa"] = name_of(active_isa());
+      row["dtype"] = prunex::name_of(type);
+      row["pattern"] = pattern;
+      row["bytes"] = arena.buffer_bytes;
+      row["density"] = density;
+      row["run_bytes"] = static_cast<double>(arena.packed_bytes) /
+                         static_cast<double>(std::max<uint64_t>(shape->runs, 1));
+      results.push_back(std::move(row));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+const std::vector<std::string>& bench_pack_patterns() {
+  static const std::vector<std::string> patterns = {
+      "filters3x3", "channels3x3", "filters_channels3x3", "channels1x1", "blocks32",
+      "nm24",       "dense"};
+  return patterns;
+}
+
+Result<> run_bench_pack(const BenchPackOptions& options, nlohmann::json& out) {
+  const Result<BenchPackOptions> ready = with_defaults(options);
+  if (!ready) {
+    return tl::unexpected(ready.error());
+  }
+  const KeepIsa keep;
+  if (Result<> best = select_isa(Isa::automatic); !best) {
+    return best;
+  }
+  out["schema"] = "prunex.bench.pack.1";
+  out["isa_best"] = name_of(active_isa());
+  out["l2_bytes"] = l2_bytes();
+  nlohmann::json& results = out["results"];
+  if (!results.is_array()) {
+    results = nlohmann::json::array();
+  }
+  for (const size_t bytes : ready->bytes) {
+    for (const std::string& pattern : ready->patterns) {
+      for (const DType type : ready->dtypes) {
+        if (Result<> r = bench_shape(*ready, pattern, type, bytes, results); !r) {
+          return r;
+        }
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace prunex
