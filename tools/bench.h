@@ -66,6 +66,7 @@ struct BenchReport {
   std::string transport;
   double measured_us = 0;  // wall time of all measured loops
   std::optional<double> baseline_tcp_GBps;
+  std::string netlab, netlab_rate;  // the emulated network, as scripts/netlab.sh says; empty: none
   std::vector<BenchRow> rows;
 };
 

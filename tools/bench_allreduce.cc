@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <climits>
+#include <optional>
 
 #include "plugin/base/config.h"
 #include "tools/bench.h"
@@ -20,8 +21,8 @@ constexpr uint64_t kDefaultBytes = uint64_t{32} << 20;
 struct Arguments {
   BenchSpec spec;
   WorldRequest world;
-  std::string sizes, min_bytes, max_bytes, keeps, type = "f32", op = "sum", baseline;
-  std::string bucket, contract = "lossless", scope = "world";
+  std::optional<std::string> sizes, min_bytes, max_bytes, keeps, bucket, baseline;
+  std::string type = "f32", op = "sum", contract = "lossless", scope = "world";
   uint64_t factor = 2;
   bool in_place = false, out_of_place = false;
   bool worker = false;  // started by this command: joins, whatever the world options say
@@ -30,7 +31,7 @@ struct Arguments {
 void add_data_options(CLI::App& app, Arguments& a) {
   std::string models;
   for (const std::string_view name : model_names()) {
-    models += (models.empty() ? "" : ", ") + std::string(name);
+    models.append(models.empty() ? "" : ", ").append(name);
   }
   app.add_option("--model", a.spec.model, "parameter shapes of " + models);
   app.add_option("--size", a.sizes,
@@ -68,15 +69,15 @@ void add_run_options(CLI::App& app, Arguments& a) {
   app.add_flag("--out-of-place", a.out_of_place, "they are not")->excludes(in_place);
   app.add_option("--baseline", a.baseline, "tcp: measure a bare TCP stream between nodes first")
       ->check(CLI::IsMember({"tcp"}));
-  app.add_option("--json", a.spec.json, "write the document to this file, - is stdout");
-  app.add_option("--csv", a.spec.csv, "write rows to this file, - is stdout");
+  add_path_option(app, "--json", a.spec.json, "write the document to this file, - is stdout");
+  add_path_option(app, "--csv", a.spec.csv, "write rows to this file, - is stdout");
   app.add_flag("--progress", a.spec.progress, "say how far it is, even if stderr is no terminal");
   app.add_flag("--worker", a.worker)->group("");
 }
 
 Result<> interpret_sizes(Arguments& a) {
-  const bool range = !a.min_bytes.empty() || !a.max_bytes.empty();
-  if (int{!a.spec.model.empty()} + int{!a.sizes.empty()} + int{range} > 1) {
+  const bool range = a.min_bytes || a.max_bytes;
+  if (int{!a.spec.model.empty()} + int{a.sizes.has_value()} + int{range} > 1) {
     return fail(Code::invalid_argument, "give one of --model, --size and -b/-e");
   }
   if (!a.spec.model.empty()) {
@@ -84,11 +85,11 @@ Result<> interpret_sizes(Arguments& a) {
     return model ? Result<>() : tl::unexpected(model.error());
   }
   Result<std::vector<uint64_t>> sizes = std::vector<uint64_t>{kDefaultBytes};
-  if (!a.sizes.empty()) {
-    sizes = parse_sizes(a.sizes);
+  if (a.sizes) {
+    sizes = parse_sizes(*a.sizes);
   } else if (range) {
-    const Result<uint64_t> first = parse_size(a.min_bytes.empty() ? a.max_bytes : a.min_bytes);
-    const Result<uint64_t> last = parse_size(a.max_bytes.empty() ? a.min_bytes : a.max_bytes);
+    const Result<uint64_t> first = parse_size(a.min_bytes ? *a.min_bytes : *a.max_bytes);
+    const Result<uint64_t> last = parse_size(a.max_bytes ? *a.max_bytes : *a.min_bytes);
     if (!first || !last) {
       return tl::unexpected((first ? last : first).error());
     }
@@ -116,19 +117,19 @@ Result<> interpret(Arguments& a) {
                  : a.scope == "leaders" ? PRUNEX_SCOPE_LEADERS
                                         : PRUNEX_SCOPE_WORLD;
   a.spec.in_place = !a.out_of_place;
-  a.spec.baseline_tcp = !a.baseline.empty();
-  if (!a.keeps.empty()) {
-    Result<std::vector<double>> keeps = parse_densities(a.keeps);
+  a.spec.baseline_tcp = a.baseline.has_value();
+  if (a.keeps) {
+    Result<std::vector<double>> keeps = parse_densities(*a.keeps);
     if (!keeps) {
       return tl::unexpected(keeps.error());
     }
     a.spec.keeps = std::move(*keeps);
   }
-  if (!a.bucket.empty()) {
-    const Result<uint64_t> mib = parse_size(a.bucket);
+  if (a.bucket) {
+    const Result<uint64_t> mib = parse_size(*a.bucket);
     if (!mib || *mib > (uint64_t{1} << 20)) {
       return fail(Code::invalid_argument,
-                  "--bucket-mb " + a.bucket + " is not a whole number of MiB up to 1048576");
+                  "--bucket-mb " + *a.bucket + " is not a whole number of MiB up to 1048576");
     }
     a.spec.bucket_bytes = *mib << 20;
   }

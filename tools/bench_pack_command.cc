@@ -87,7 +87,7 @@ int bench_pack_command(int argc, char** argv) {
       ->check(CLI::Range(0, 1000000))
       ->capture_default_str();
   app.add_option("--seed", options.seed, "chooses the kept groups")->capture_default_str();
-  app.add_option("--json", a.json, "write the document to this file, - is stdout");
+  add_path_option(app, "--json", a.json, "write the document to this file, - is stdout");
   app.add_flag("--progress", a.progress, "say how far it is, even if stderr is no terminal");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;

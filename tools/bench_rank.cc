@@ -37,6 +37,9 @@ Result<BenchReport> measure_all(const World& world, const BenchSpec& spec,
   report.world = world.size();
   report.nodes = world.nodes();
   report.transport = world.transport();
+  const Environment environment = process_environment();
+  report.netlab = environment.lookup("NETLAB_MODE").value_or("");
+  report.netlab_rate = environment.lookup("NETLAB_RATE").value_or("");
   for (int node = 0; node < world.nodes(); ++node) {
     report.ranks_per_node.push_back(static_cast<int>(world.ranks_of(node).size()));
   }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/bench.h"
+#include "tools/text.h"
 
 namespace prunex::tools {
 namespace {
@@ -66,11 +67,11 @@ std::string format_time(double us) {
 }
 
 std::string nodes_text(const BenchReport& report) {
-  std::string text;
-  for (const int ranks : report.ranks_per_node) {
-    text += (text.empty() ? "" : ",") + std::to_string(ranks);
+  std::vector<std::string> ranks;
+  for (const int n : report.ranks_per_node) {
+    ranks.push_back(std::to_string(n));
   }
-  return text;
+  return join(ranks, ",");
 }
 
 std::string table_line(const BenchSpec& spec, const BenchReport& report, const BenchRow& row) {
@@ -137,6 +138,8 @@ std::string report_json(const BenchSpec& spec, const BenchReport& report) {
   j["nodes"] = report.nodes;
   j["ranks_per_node"] = report.ranks_per_node;
   j["transport"] = report.transport;
+  j["netlab"] = report.netlab.empty() ? Json(nullptr)
+                                      : Json{{"mode", report.netlab}, {"rate", report.netlab_rate}};
   j["dtype"] = name_of(spec.type);
   j["op"] = name_of(spec.op);
   j["scope"] = name_of(spec.scope);
@@ -152,7 +155,8 @@ std::string report_json(const BenchSpec& spec, const BenchReport& report) {
   for (const BenchRow& row : report.rows) {
     j["results"].push_back(row_json(spec, row));
   }
-  return j.dump(2) + "\n";
+  // Names from the environment need not be UTF-8.
+  return j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 std::string report_csv(const BenchReport& report) {
@@ -177,10 +181,7 @@ std::string report_csv(const BenchReport& report) {
     fields.push_back(optional_number(row.bound_us));
     fields.push_back(optional_number(row.speedup));
     fields.push_back(row.errors ? std::to_string(*row.errors) : std::string());
-    for (size_t i = 0; i < fields.size(); ++i) {
-      csv += (i == 0 ? "" : ",") + fields[i];
-    }
-    csv += "\n";
+    csv.append(join(fields, ",")).append("\n");
   }
   return csv;
 }
@@ -193,6 +194,10 @@ std::string report_table(const BenchSpec& spec, const BenchReport& report) {
   text += strf("# contract %s, scope %s, %s; times are means over ranks, GB = 10^9 bytes\n",
                name_of(spec.contract), name_of(spec.scope),
                spec.check ? "every element checked" : "not checked");
+  if (!report.netlab.empty()) {
+    text += strf("# emulated network: %s, rate of each link: %s\n", report.netlab.c_str(),
+                 report.netlab_rate.c_str());
+  }
   if (report.baseline_tcp_GBps) {
     text += strf("# a bare TCP stream with both directions busy: %.4f GB/s\n",
                  *report.baseline_tcp_GBps);

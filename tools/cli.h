@@ -35,6 +35,14 @@ inline int report_error(const std::string& who, const Error& error) {
                                                                             : kExitFailed;
 }
 
+// An empty path is a shell variable that was not set, never "no file".
+inline CLI::Option* add_path_option(CLI::App& app, const std::string& name, std::string& path,
+                                    const std::string& description) {
+  return app.add_option(name, path, description)->check([](const std::string& given) {
+    return given.empty() ? std::string("the path is empty") : std::string();
+  });
+}
+
 // The options that say which rank is on which node.
 inline void add_world_options(CLI::App& app, WorldRequest& request) {
   app.add_option("-n,--ranks", request.ranks, "ranks in all")->check(CLI::PositiveNumber);

@@ -7,6 +7,7 @@
 #include "tools/cli.h"
 #include "tools/inventory.h"
 #include "tools/output.h"
+#include "tools/text.h"
 
 namespace prunex::tools {
 namespace {
@@ -15,14 +16,6 @@ using Json = nlohmann::ordered_json;
 
 std::string version_text(int version) {
   return strf("%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
-}
-
-std::string join(const std::vector<std::string>& parts, const char* by) {
-  std::string text;
-  for (const std::string& part : parts) {
-    text += (text.empty() ? "" : by) + part;
-  }
-  return text;
 }
 
 std::string device_names(const Inventory& inventory) {
@@ -84,7 +77,7 @@ std::string info_text(const Inventory& inventory) {
     text += strf("%-12s %-7s %s: %s\n", &t == inventory.transports.data() ? "transports" : "",
                  t.name.c_str(), t.usable ? "yes" : "no", t.detail.c_str());
   }
-  text += strf("machine      %s, %zu NUMA nodes (%s)\n", inventory.machine.host.c_str(),
+  text += strf("machine      %s, NUMA nodes: %zu (%s)\n", inventory.machine.host.c_str(),
                inventory.machine.numas.size(), inventory.machine.source.c_str());
   for (const topo::Gpu& gpu : inventory.machine.gpus) {
     text += strf("             GPU %s %s, NUMA node %d\n", gpu.bus_id.c_str(), gpu.model.c_str(),
@@ -207,7 +200,7 @@ int info_command(int argc, char** argv) {
       "variables.\n"
       "Exit code 1 if a job could not run here.",
       who};
-  app.add_option("--json", json, "write a JSON document to this file, - is stdout");
+  add_path_option(app, "--json", json, "write a JSON document to this file, - is stdout");
   app.add_flag("--markdown", markdown, "only the table of variables, as the README has it");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "kernels/pack.h"
-#include "plugin/base/interfaces.h"
+#include "plugin/collective/comm_setup.h"
 #include "plugin/transport/shm/segment.h"
 #include "topology/discover.h"
 
@@ -39,16 +39,18 @@ TransportState shared_memory() {
           segment ? "shared memory in /dev/shm, 8 MiB per rank" : segment.error().text};
 }
 
-TransportState sockets(const Config& config) {
-  const Result<std::vector<Interface>> have = list_interfaces();
-  if (!have) {
-    return {"socket", false, have.error().text};
+TransportState sockets(Config config) {
+  config.rank = 0;  // what any rank would publish
+  const Result<topo::RankFacts> facts = collective::own_facts(config);
+  if (!facts) {
+    return {"socket", false, facts.error().text};
   }
-  const Result<std::vector<Interface>> chosen = choose_interfaces(*have, config.socket_ifname);
-  if (!chosen) {
-    return {"socket", false, chosen.error().text};
+  std::string networks;
+  for (const topo::NicFacts& nic : facts->nics) {
+    networks +=
+        strf("%s%s (%s)", networks.empty() ? "" : ", ", nic.name.c_str(), nic.address.c_str());
   }
-  return {"socket", !chosen->empty(), to_text(*chosen)};
+  return {"socket", !facts->nics.empty(), networks};
 }
 
 TransportState verbs(const topo::Machine& machine) {

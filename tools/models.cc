@@ -109,11 +109,11 @@ Result<Model> make_model(std::string_view name) {
     if (s.name == name) {
       shape = &s;
     }
-    known += (known.empty() ? "" : ", ") + std::string(s.name);
+    known.append(known.empty() ? "" : ", ").append(s.name);
   }
   if (shape == nullptr) {
     return fail(Code::invalid_argument,
-                "unknown model '" + std::string(name) + "'; known are " + known);
+                strf("unknown model '%s'; known are %s", std::string(name).c_str(), known.c_str()));
   }
   Builder b(name);
   b.conv("conv1", kStemWidth, kImageChannels, 7);

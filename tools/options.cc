@@ -9,7 +9,9 @@
 namespace prunex::tools {
 namespace {
 
-std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
+std::string quoted(std::string_view text) {
+  return strf("'%.*s'", static_cast<int>(std::min<size_t>(text.size(), 200)), text.data());
+}
 
 std::vector<std::string_view> split(std::string_view text, char by) {
   std::vector<std::string_view> parts;

@@ -11,8 +11,8 @@ namespace prunex::tools {
 // Whether write_document would find a way, for asking before the work. Leaves nothing behind.
 [[nodiscard]] Result<> check_writable(const std::string& path);
 
-// A file is written under another name beside it and then takes its name; what is no regular file (a
-// pipe, /dev/null) is written as it is.
+// A file is written under another name beside it and then takes its name; what is no regular file
+// (a pipe, /dev/null) is written as it is.
 [[nodiscard]] Result<> write_document(const std::string& path, std::string_view text);
 
 }  // namespace prunex::tools

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "plugin/base/config.h"
-#include "plugin/base/interfaces.h"
+#include "plugin/collective/comm_setup.h"
 #include "tools/cli.h"
 #include "tools/output.h"
 #include "topology/discover.h"
@@ -20,26 +20,6 @@ struct Scene {  // one machine per node
   topo::World world;
 };
 
-// What sockets would use on this machine, in their order.
-std::vector<topo::NicFacts> usable_nics(const Config& config) {
-  std::vector<topo::NicFacts> nics;
-  const Result<std::vector<Interface>> have = list_interfaces();
-  if (!have) {
-    return nics;
-  }
-  const Result<std::vector<Interface>> chosen = choose_interfaces(*have, config.socket_ifname);
-  if (!chosen) {
-    return nics;
-  }
-  for (const Interface& interface : *chosen) {
-    topo::NicFacts nic;
-    nic.name = interface.name;
-    nic.address = host_text(interface.address);
-    nics.push_back(std::move(nic));
-  }
-  return nics;
-}
-
 Result<Scene> make_scene(const std::vector<std::string>& inputs, int nodes, int ranks_per_node,
                          const Config& config) {
   Scene scene;
@@ -53,7 +33,12 @@ Result<Scene> make_scene(const std::vector<std::string>& inputs, int nodes, int 
   }
   if (inputs.empty()) {
     scene.machines.push_back(topo::discover());
-    nics = usable_nics(config);
+    // What a rank here would publish; without a usable network all devices are drawn.
+    Config first = config;
+    first.rank = 0;
+    if (const Result<topo::RankFacts> facts = collective::own_facts(first); facts) {
+      nics = facts->nics;
+    }
   }
   // One description may stand for several equal nodes.
   while (static_cast<int>(scene.machines.size()) < nodes) {
@@ -150,8 +135,8 @@ int topo_command(int argc, char** argv) {
   app.add_option("--nodes", nodes, "so many nodes like the last one")->check(CLI::Range(1, 1024));
   app.add_option("--ranks-per-node", ranks_per_node, "instead of what is assumed")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--svg", svg, "draw a picture into this file, - is stdout");
-  app.add_option("--json", json, "write a JSON document to this file, - is stdout");
+  add_path_option(app, "--svg", svg, "draw a picture into this file, - is stdout");
+  add_path_option(app, "--json", json, "write a JSON document to this file, - is stdout");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }
