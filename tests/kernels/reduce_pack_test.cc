@@ -50,8 +50,8 @@ void check(const Case& c, Types t, const Slice& s, size_t num, size_t own, Op op
   }
 
   std::vector<std::byte> own_packed(kept * size_of(t.in) + 1);
-  AuditCount want;
-  pack(c.layout, t.in, buffer.data(), s, own_packed.data(), &want);
+  AuditCount counted;
+  pack(c.layout, t.in, buffer.data(), s, own_packed.data(), &counted);
   std::vector<std::byte> want(kept * size_of(t.out));
   src[own] = own_packed.data();
   reduce(want.data(), t.out, src, t.in, kept, op, num);
@@ -63,7 +63,7 @@ void check(const Case& c, Types t, const Slice& s, size_t num, size_t own, Op op
     reduce_pack(got.data(), t.out, src, own, c.layout, t.in, buffer.data(), s, op, num,
                 audited ? &nonzero : nullptr);
     EXPECT_TRUE(kept == 0 || std::memcmp(got.data(), want.data(), want.size()) == 0);
-    EXPECT_EQ(nonzero.lossless, audited ? 5 + want.lossless : 5);
+    EXPECT_EQ(nonzero.lossless, audited ? 5 + counted.lossless : 5);
   }
 }
 
