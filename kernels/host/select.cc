@@ -2,6 +2,10 @@
 // Which instruction set runs: asked of the CPU once, kept in one pointer.
 #include <atomic>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "kernels/host/table.h"
 #include "kernels/pack.h"
 
@@ -12,11 +16,16 @@ namespace {
 constinit std::atomic<const Table*> g_table{nullptr};
 
 #if defined(__x86_64__)
-// __builtin_cpu_supports also asks whether the operating system saves the registers.
+// __builtin_cpu_supports also asks whether the operating system saves the registers. Clang 14's
+// does not know f16c, which uses the registers of AVX.
+bool cpu_has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) == 1 && (c & bit_F16C) != 0;
+}
+
 bool cpu_has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-         __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c") &&
-         __builtin_cpu_supports("popcnt");
+         __builtin_cpu_supports("bmi2") && cpu_has_f16c() && __builtin_cpu_supports("popcnt");
 }
 
 bool cpu_has_avx512() {

@@ -24,6 +24,7 @@ Result<> Exchange::wait(uint32_t seen) {
   const int64_t left = std::min(kNapNs, std::max<int64_t>(direct_.left_ns(), 1'000'000));
   if (!networked_ || !c_.leads_any()) {
     c_.memory.sleep(seen, left);
+    c_.control->poll();  // the communicator's own thread may be the one that waits here
     return {};
   }
   c_.fds.clear();
@@ -68,7 +69,7 @@ Result<> Exchange::check_health() {
 // not, is known directly; a leader elsewhere may itself be waiting for one of its own.
 Error Exchange::late(bool direct_only) const {
   const size_t slots = c_.memory.shape().slots;
-  const auto blame = [this](int rank, const char* what) {
+  const auto blame = [](int rank, const char* what) {
     return Error{Code::timeout, strf("rank %d did not %s in time", rank, what), 0, rank};
   };
   for (size_t i = 0; i < c_.local_size(); ++i) {

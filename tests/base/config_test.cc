@@ -117,9 +117,9 @@ TEST(Config, values_that_are_allowed) {
   EXPECT_EQ(good({{"PRUNEX_RAILS", "2"}}).rails, 2);
   EXPECT_EQ(good({{"PRUNEX_STREAMS", "4"}}).streams, 4);
   EXPECT_EQ(good({{"PRUNEX_CHUNK_BYTES", "65536"}}).chunk_bytes, 65536);
-  EXPECT_EQ(good({{"PRUNEX_CHUNK_BYTES", "2M"}}).chunk_bytes, 2 << 20);
-  EXPECT_EQ(good({{"PRUNEX_CHUNK_BYTES", "1G"}}).chunk_bytes, 1 << 30);
-  EXPECT_EQ(good({{"PRUNEX_ALGORITHM", "ring"}}).algorithm, "ring");
+  EXPECT_EQ(good({{"PRUNEX_CHUNK_BYTES", "512K"}}).chunk_bytes, 512 << 10);
+  EXPECT_EQ(good({{"PRUNEX_CHUNK_BYTES", "1M"}}).chunk_bytes, 1 << 20);
+  EXPECT_EQ(good({{"PRUNEX_ALGORITHM", "scatter"}}).algorithm, "scatter");
 }
 
 TEST(Config, junk_is_an_error_with_name_value_and_range) {
