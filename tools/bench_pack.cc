@@ -20,6 +20,11 @@ namespace {
 
 constexpr size_t kSources = 4;  // of a reduction: the ranks of one node
 constexpr size_t kLine = 64;
+// Buffers are worked through in pieces of this size, as the engine does, and each piece alternates
+// with its copy: on a machine that others use, too, a reading of about a millisecond is often
+// undisturbed.
+constexpr size_t kPieceBytes = size_t{4} << 20;
+constexpr uint64_t kReadingBytes = uint64_t{2} << 20;  // small buffers repeat up to this
 
 const char* name_of(Isa isa) {
   switch (isa) {
@@ -105,54 +110,65 @@ struct Arena {
 
 struct Kernel {
   const char* name;
-  uint64_t touched;  // bytes
-  std::function<void()> run;
+  uint64_t touched;  // bytes, in the whole buffer
+  std::function<void(const Slice&)> run;
 };
 
 std::vector<Kernel> kernels_of(Arena& a) {
   const uint64_t lines = a.shape.kept_lines * kLine;
   const uint64_t packed = a.packed_bytes;
   const uint64_t all = a.buffer_bytes;
-  const auto sources = [&a] {
+  const size_t size = size_of(a.type);
+  const auto sources = [&a, size](const Slice& s) {
     std::array<const void*, kSources> p{};
     for (size_t i = 0; i < kSources; ++i) {
-      p[i] = a.sources[i].get();
+      p[i] = a.sources[i].get() + s.kept_begin * size;
     }
     return p;
   };
+  const auto result = [&a, size](const Slice& s) { return a.result.get() + s.kept_begin * size; };
+  const Layout& layout = a.shape.layout;
   return {
       {"pack", lines + packed,
-       [&a] { pack(a.shape.layout, a.type, a.buffer.get(), a.whole(), a.result.get()); }},
+       [&a, &layout, result](const Slice& s) {
+         pack(layout, a.type, a.buffer.get(), s, result(s));
+       }},
       {"pack_audit", all + packed,
-       [&a] {
+       [&a, &layout, result](const Slice& s) {
          AuditCount nonzero;
-         pack(a.shape.layout, a.type, a.buffer.get(), a.whole(), a.result.get(), &nonzero);
+         pack(layout, a.type, a.buffer.get(), s, result(s), &nonzero);
        }},
       {"unpack", packed + all,
-       [&a] { unpack(a.shape.layout, a.type, a.sources[0].get(), a.whole(), a.spread.get()); }},
+       [&a, &layout, sources](const Slice& s) {
+         unpack(layout, a.type, sources(s)[0], s, a.spread.get());
+       }},
       {"reduce", (kSources + 1) * packed,
-       [&a, p = sources()] {
-         reduce(a.result.get(), a.type, p, a.type, a.shape.layout.kept, Op::sum);
+       [&a, result, sources](const Slice& s) {
+         reduce(result(s), a.type, sources(s), a.type, s.kept_end - s.kept_begin, Op::sum);
        }},
       {"reduce_pack", all + kSources * packed,
-       [&a, p = sources()] {
+       [&a, &layout, result, sources](const Slice& s) {
          AuditCount nonzero;
-         reduce_pack(a.result.get(), a.type, p, 0, a.shape.layout, a.type, a.buffer.get(),
-                     a.whole(), Op::sum, 1, &nonzero);
+         reduce_pack(result(s), a.type, sources(s), 0, layout, a.type, a.buffer.get(), s, Op::sum,
+                     1, &nonzero);
        }},
   };
 }
 
-// A copy that reads and writes `touched` bytes in sum.
-void copy_touching(Arena& a, uint64_t touched) {
-  for (uint64_t left = touched / 2; left > 0;) {
-    const uint64_t piece = std::min<uint64_t>(left, a.buffer_bytes);
-    std::memcpy(a.copy.get(), a.buffer.get(), piece);
-    left -= piece;
+// Copies `bytes` bytes from around the middle of the buffer as seen from `at`, where the kernels
+// are not at work and nothing is in the cache that would not be there for them.
+void copy_apart(Arena& a, uint64_t at, uint64_t bytes) {
+  uint64_t from = (at + a.buffer_bytes / 2) % std::max<uint64_t>(a.buffer_bytes, 1);
+  while (bytes > 0) {
+    const uint64_t piece = std::min<uint64_t>(bytes, a.buffer_bytes - from);
+    std::memcpy(a.copy.get() + from, a.buffer.get() + from, piece);
+    bytes -= piece;
+    from = 0;
   }
 }
 
-double microseconds(const std::function<void()>& run, int repeats) {
+template <class Run>
+double microseconds(const Run& run, int repeats) {
   const int64_t begin = now_ns();
   for (int i = 0; i < repeats; ++i) {
     run();
@@ -160,38 +176,50 @@ double microseconds(const std::function<void()>& run, int repeats) {
   return static_cast<double>(now_ns() - begin) / 1e3 / repeats;
 }
 
-double median(std::vector<double> v) {
+// Readings of one piece, and what they say.
+struct Readings {
+  double min, p50, max;
+};
+Readings summary(std::vector<double>& v) {
   std::sort(v.begin(), v.end());
   const size_t n = v.size();
-  return n % 2 == 1 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+  return {v.front(), n % 2 == 1 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2, v.back()};
 }
 
 nlohmann::json measure(Arena& a, const Kernel& kernel, int iterations, int warmup) {
-  // Small buffers repeat, so that one reading takes about as long as copying 8 MiB.
-  const auto repeats = static_cast<int>(
-      std::clamp<uint64_t>((uint64_t{16} << 20) / std::max<uint64_t>(kernel.touched, 1), 1, 10000));
-  const auto copy = [&] { copy_touching(a, kernel.touched); };
-  std::vector<double> times, copies, ratios;
+  const uint64_t pieces = std::max<uint64_t>(a.buffer_bytes / kPieceBytes, 1);
+  const uint64_t kept = a.shape.layout.kept;
+  const auto repeats = static_cast<int>(std::clamp<uint64_t>(
+      kReadingBytes / std::max<uint64_t>(kernel.touched / pieces, 1), 1, 10000));
+  std::vector<std::vector<double>> times(pieces), copies(pieces);
   for (int i = 0; i < warmup + iterations; ++i) {
-    const double time = microseconds(kernel.run, repeats);
-    const double memcpy_time = microseconds(copy, repeats);
-    if (i >= warmup) {
-      times.push_back(time);
-      copies.push_back(memcpy_time);
-      ratios.push_back(memcpy_time / std::max(time, 1e-3));
+    for (uint64_t p = 0; p < pieces; ++p) {
+      const Slice s = slice(a.shape.layout, kept * p / pieces, kept * (p + 1) / pieces);
+      const double time = microseconds([&] { kernel.run(s); }, repeats);
+      const double copy = microseconds(
+          [&] { copy_apart(a, a.buffer_bytes / pieces * p, kernel.touched / pieces / 2); },
+          repeats);
+      if (i >= warmup) {
+        times[p].push_back(time);
+        copies[p].push_back(copy);
+      }
     }
   }
-  const double p50 = median(times);
-  const double copy_p50 = median(copies);
+  Readings time{}, copy{};
+  for (uint64_t p = 0; p < pieces; ++p) {
+    const Readings t = summary(times[p]);
+    time = {time.min + t.min, time.p50 + t.p50, time.max + t.max};
+    copy.p50 += summary(copies[p]).p50;
+  }
   const auto touched = static_cast<double>(kernel.touched);
-  const auto [low, high] = std::minmax_element(times.begin(), times.end());
+  constexpr double kLeast = 1e-3;  // nothing kept, nothing done
   return {{"op", kernel.name},
           {"touched_bytes", kernel.touched},
-          {"time_us", {{"min", *low}, {"p50", p50}, {"max", *high}}},
-          {"GBps", touched / std::max(p50, 1e-3) / 1e3},
-          {"memcpy_us", copy_p50},
-          {"memcpy_GBps", touched / std::max(copy_p50, 1e-3) / 1e3},
-          {"ratio", median(ratios)}};
+          {"time_us", {{"min", time.min}, {"p50", time.p50}, {"max", time.max}}},
+          {"GBps", touched / std::max(time.p50, kLeast) / 1e3},
+          {"memcpy_us", copy.p50},
+          {"memcpy_GBps", touched / std::max(copy.p50, kLeast) / 1e3},
+          {"ratio", copy.p50 / std::max(time.p50, kLeast)}};
 }
 
 Result<BenchPackOptions> with_defaults(BenchPackOptions o) {

@@ -8,43 +8,41 @@
 namespace prunex::host {
 namespace {
 
-// For each mask of eight lanes, eight shuffle indices of a byte each.
+// For each mask of lanes, the shuffle that compresses or expands them. Expand has all bits set
+// where a lane is dropped. Whole indices, not packed ones: unpacking them would cost the shuffle
+// port as much as the shuffle itself, and one table (4 or 8 KiB) at a time stays in the first-level
+// cache.
+template <class Index, size_t kMasks, size_t kIndices, size_t kPerLane>
 struct ShuffleTables {
-  alignas(64) uint64_t compress[256];  // the set bits' positions, ascending
-  alignas(64) uint64_t expand[256];    // set bit: how many are set below it; clear: 0xff
-  alignas(64) uint64_t compress4[16];  // the same for four lanes of two indices each
-  alignas(64) uint64_t expand4[16];
+  alignas(64) Index compress[kMasks][kIndices];
+  alignas(64) Index expand[kMasks][kIndices];
 };
 
-constexpr ShuffleTables make_shuffle_tables() {
-  ShuffleTables t{};
-  for (unsigned mask = 0; mask < 256; ++mask) {
-    unsigned rank = 0;
-    for (unsigned lane = 0; lane < 8; ++lane) {
-      if ((mask >> lane) & 1) {
-        t.compress[mask] |= uint64_t{lane} << (8 * rank);
-        t.expand[mask] |= uint64_t{rank} << (8 * lane);
-        if (mask < 16) {
-          t.compress4[mask] |= uint64_t{2 * lane + 256 * (2 * lane + 1)} << (16 * rank);
-          t.expand4[mask] |= uint64_t{2 * rank + 256 * (2 * rank + 1)} << (16 * lane);
-        }
-        ++rank;
-      } else {
-        t.expand[mask] |= uint64_t{0xff} << (8 * lane);
-        if (mask < 16 && lane < 4) {
-          t.expand4[mask] |= uint64_t{0xffff} << (16 * lane);
+// kPerLane indices move one lane.
+template <class Index, size_t kMasks, size_t kIndices, size_t kPerLane>
+constexpr ShuffleTables<Index, kMasks, kIndices, kPerLane> make_shuffle_tables() {
+  ShuffleTables<Index, kMasks, kIndices, kPerLane> t{};
+  for (size_t mask = 0; mask < kMasks; ++mask) {
+    size_t rank = 0;
+    for (size_t lane = 0; lane < kIndices / kPerLane; ++lane) {
+      const bool kept = ((mask >> lane) & 1) != 0;
+      for (size_t i = 0; i < kPerLane; ++i) {
+        t.expand[mask][lane * kPerLane + i] =
+            kept ? static_cast<Index>(rank * kPerLane + i) : static_cast<Index>(-1);
+        if (kept) {
+          t.compress[mask][rank * kPerLane + i] = static_cast<Index>(lane * kPerLane + i);
         }
       }
+      rank += kept ? 1 : 0;
     }
   }
   return t;
 }
 
-constexpr ShuffleTables kShuffles = make_shuffle_tables();
-
-inline __m128i indices(const uint64_t& entry) {
-  return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(&entry));
-}
+constexpr auto kShuffles1 = make_shuffle_tables<int8_t, 256, 8, 1>();
+constexpr auto kShuffles2 = make_shuffle_tables<int8_t, 256, 16, 2>();
+constexpr auto kShuffles4 = make_shuffle_tables<int32_t, 256, 8, 1>();
+constexpr auto kShuffles8 = make_shuffle_tables<int32_t, 16, 8, 2>();
 
 // `bytes` < 16 in the low end; reads nothing else.
 inline __m128i load_bytes(const std::byte* p, size_t bytes) {
@@ -107,6 +105,16 @@ inline __m128i load16(const std::byte* p) {
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
 }
 inline void store16(std::byte* p, __m128i v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), v); }
+
+inline __m128i indices8(const int8_t* row) {
+  return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(row));
+}
+inline __m128i indices16(const int8_t* row) {
+  return _mm_load_si128(reinterpret_cast<const __m128i*>(row));
+}
+inline __m256i indices32(const int32_t* row) {
+  return _mm256_load_si256(reinterpret_cast<const __m256i*>(row));
+}
 
 inline __m256i broadcast(uint64_t value_bits) {
   return _mm256_set1_epi64x(static_cast<long long>(value_bits));
@@ -219,10 +227,10 @@ struct Avx2Lanes4 : Avx2Common<4> {
     _mm256_maskstore_epi32(reinterpret_cast<int*>(p), first(n), v);
   }
   static __m256i compress(uint64_t k, __m256i v) {
-    return _mm256_permutevar8x32_epi32(v, _mm256_cvtepu8_epi32(indices(kShuffles.compress[k])));
+    return _mm256_permutevar8x32_epi32(v, indices32(kShuffles4.compress[k]));
   }
   static __m256i expand(uint64_t k, __m256i v) {
-    const __m256i from = _mm256_cvtepi8_epi32(indices(kShuffles.expand[k]));
+    const __m256i from = indices32(kShuffles4.expand[k]);
     return _mm256_andnot_si256(_mm256_srai_epi32(from, 31), _mm256_permutevar8x32_epi32(v, from));
   }
   static uint64_t nonzero(__m256i v, uint64_t value_bits) {
@@ -246,10 +254,10 @@ struct Avx2Lanes8 : Avx2Common<8> {
     _mm256_maskstore_epi64(reinterpret_cast<long long*>(p), first(n), v);
   }
   static __m256i compress(uint64_t k, __m256i v) {
-    return _mm256_permutevar8x32_epi32(v, _mm256_cvtepu8_epi32(indices(kShuffles.compress4[k])));
+    return _mm256_permutevar8x32_epi32(v, indices32(kShuffles8.compress[k]));
   }
   static __m256i expand(uint64_t k, __m256i v) {
-    const __m256i from = _mm256_cvtepi8_epi32(indices(kShuffles.expand4[k]));
+    const __m256i from = indices32(kShuffles8.expand[k]);
     return _mm256_andnot_si256(_mm256_srai_epi32(from, 31), _mm256_permutevar8x32_epi32(v, from));
   }
   static uint64_t nonzero(__m256i v, uint64_t value_bits) {
@@ -264,16 +272,11 @@ struct Avx2Lanes2 : Avx2Common<2> {
   static void store(std::byte* p, __m128i v) { store16(p, v); }
   static __m128i load_first(const std::byte* p, size_t n) { return load_bytes(p, 2 * n); }
   static void store_first(std::byte* p, __m128i v, size_t n) { store_bytes(p, v, 2 * n); }
-  // Element index i to byte indices 2i, 2i + 1; 0xff to two indices with the top bit set.
-  static __m128i bytes_of(__m128i elements) {
-    const __m128i twice = _mm_unpacklo_epi8(elements, elements);
-    return _mm_add_epi8(_mm_add_epi8(twice, twice), _mm_set1_epi16(0x0100));
-  }
   static __m128i compress(uint64_t k, __m128i v) {
-    return _mm_shuffle_epi8(v, bytes_of(indices(kShuffles.compress[k])));
+    return _mm_shuffle_epi8(v, indices16(kShuffles2.compress[k]));
   }
   static __m128i expand(uint64_t k, __m128i v) {
-    return _mm_shuffle_epi8(v, bytes_of(indices(kShuffles.expand[k])));
+    return _mm_shuffle_epi8(v, indices16(kShuffles2.expand[k]));
   }
   static uint64_t nonzero(__m128i v, uint64_t value_bits) {
     const __m128i value = _mm_set1_epi64x(static_cast<long long>(value_bits));
@@ -291,10 +294,10 @@ struct Avx2Lanes1 : Avx2Common<1> {
   static __m128i load_first(const std::byte* p, size_t n) { return load_bytes(p, n); }
   static void store_first(std::byte* p, __m128i v, size_t n) { store_bytes(p, v, n); }
   static __m128i compress(uint64_t k, __m128i v) {
-    return _mm_shuffle_epi8(v, indices(kShuffles.compress[k]));
+    return _mm_shuffle_epi8(v, indices8(kShuffles1.compress[k]));
   }
   static __m128i expand(uint64_t k, __m128i v) {
-    return _mm_shuffle_epi8(v, indices(kShuffles.expand[k]));
+    return _mm_shuffle_epi8(v, indices8(kShuffles1.expand[k]));
   }
   static uint64_t nonzero(__m128i v, uint64_t value_bits) {
     const __m128i value = _mm_set1_epi64x(static_cast<long long>(value_bits));

@@ -2,7 +2,8 @@
 // Row functions over a word policy W, which handles up to 64 columns at a time. Internal linkage:
 // included by every instruction set's file, each with its own flags.
 //
-// W: kWidth (bytes of an element), compress, count_dropped, expand, count, copy, zero; see words.h.
+// W: kWidth (bytes of an element), compress, compress_part, count_dropped, expand, expand_part,
+// count, copy, zero; see words.h.
 #pragma once
 #include "kernels/host/table.h"
 
@@ -14,13 +15,18 @@ inline uint64_t low_bits(size_t n) { return n >= 64 ? ~uint64_t{0} : (uint64_t{1
 inline size_t lesser(size_t a, size_t b) { return a < b ? a : b; }
 inline size_t greater(size_t a, size_t b) { return a > b ? a : b; }
 
-// visit(word, n): columns [begin, end) in pieces that end at word boundaries, bits past n are zero.
-template <class Visit>
-inline void for_each_word(const uint64_t* bits, size_t begin, size_t end, Visit visit) {
+// Columns [begin, end) in pieces that end at word boundaries: whole(word) for 64 columns,
+// part(bits, n) for fewer, with bits past n zero.
+template <class Whole, class Part>
+inline void for_each_word(const uint64_t* bits, size_t begin, size_t end, Whole whole, Part part) {
   while (begin < end) {
     const size_t shift = begin % 64;
     const size_t n = lesser(64 - shift, end - begin);
-    visit((bits[begin / 64] >> shift) & low_bits(n), n);
+    if (n == 64) [[likely]] {
+      whole(bits + begin / 64);
+    } else {
+      part((bits[begin / 64] >> shift) & low_bits(n), n);
+    }
     begin += n;
   }
 }
@@ -58,10 +64,17 @@ inline std::byte* pack_row(const RowBlock& block, const std::byte* row, std::byt
       }
     });
   } else if (block.bits != nullptr) {
-    for_each_word(block.bits, block.begin, block.end, [&](uint64_t word, size_t n) {
-      packed = W::template compress<kAudit>(row, word, n, packed, packed_end, value_bits, nonzero);
-      row += n * W::kWidth;
-    });
+    for_each_word(
+        block.bits, block.begin, block.end,
+        [&](const uint64_t* word) {
+          packed = W::template compress<kAudit>(row, word, packed, packed_end, value_bits, nonzero);
+          row += 64 * W::kWidth;
+        },
+        [&](uint64_t word, size_t n) {
+          packed = W::template compress_part<kAudit>(row, word, n, packed, packed_end, value_bits,
+                                                     nonzero);
+          row += n * W::kWidth;
+        });
   } else {
     W::copy(packed, row, columns * W::kWidth);
     packed += columns * W::kWidth;
@@ -108,10 +121,13 @@ uint64_t audit_rows(const RowBlock& block, const void* src, uint64_t value_bits)
         }
       });
     } else if (block.bits != nullptr) {
-      for_each_word(block.bits, block.begin, block.end, [&](uint64_t word, size_t n) {
+      const auto count = [&](uint64_t word, size_t n) {
         nonzero += W::count_dropped(at, word, n, value_bits);
         at += n * W::kWidth;
-      });
+      };
+      for_each_word(
+          block.bits, block.begin, block.end, [&](const uint64_t* word) { count(*word, 64); },
+          count);
     }
     if (r + 1 < block.rows) {
       nonzero += W::count(row + columns * W::kWidth, block.stride - columns, value_bits);
@@ -136,10 +152,16 @@ inline const std::byte* unpack_row(const RowBlock& block, const std::byte* packe
       }
     });
   } else if (block.bits != nullptr) {
-    for_each_word(block.bits, block.begin, block.end, [&](uint64_t word, size_t n) {
-      packed = W::expand(packed, packed_end, word, n, row);
-      row += n * W::kWidth;
-    });
+    for_each_word(
+        block.bits, block.begin, block.end,
+        [&](const uint64_t* word) {
+          packed = W::expand(packed, packed_end, word, row);
+          row += 64 * W::kWidth;
+        },
+        [&](uint64_t word, size_t n) {
+          packed = W::expand_part(packed, packed_end, word, n, row);
+          row += n * W::kWidth;
+        });
   } else {
     W::copy(row, packed, columns * W::kWidth);
     packed += columns * W::kWidth;

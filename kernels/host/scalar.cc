@@ -20,8 +20,13 @@ struct ScalarWords {
   }
 
   template <bool kAudit>
-  static std::byte* compress(const std::byte* src, uint64_t word, size_t n, std::byte* packed,
-                             const std::byte*, uint64_t value_bits, uint64_t& nonzero) {
+  static std::byte* compress(const std::byte* src, const uint64_t* word, std::byte* packed,
+                             const std::byte* packed_end, uint64_t value_bits, uint64_t& nonzero) {
+    return compress_part<kAudit>(src, *word, 64, packed, packed_end, value_bits, nonzero);
+  }
+  template <bool kAudit>
+  static std::byte* compress_part(const std::byte* src, uint64_t word, size_t n, std::byte* packed,
+                                  const std::byte*, uint64_t value_bits, uint64_t& nonzero) {
     if constexpr (kAudit) {
       nonzero += count_dropped(src, word, n, value_bits);
     }
@@ -42,8 +47,12 @@ struct ScalarWords {
     return nonzero;
   }
 
-  static const std::byte* expand(const std::byte* packed, const std::byte*, uint64_t word, size_t n,
-                                 std::byte* dst) {
+  static const std::byte* expand(const std::byte* packed, const std::byte* packed_end,
+                                 const uint64_t* word, std::byte* dst) {
+    return expand_part(packed, packed_end, *word, 64, dst);
+  }
+  static const std::byte* expand_part(const std::byte* packed, const std::byte*, uint64_t word,
+                                      size_t n, std::byte* dst) {
     __builtin_memset(dst, 0, n * kWidth);
     for (; word != 0; word &= word - 1) {
       __builtin_memcpy(dst + static_cast<size_t>(__builtin_ctzll(word)) * kWidth, packed, kWidth);

@@ -24,8 +24,19 @@ struct VectorWords {
   static constexpr uint64_t kLaneBits =
       L::kLanes == 64 ? ~uint64_t{0} : (uint64_t{1} << (L::kLanes % 64)) - 1;
 
-  static uint64_t lanes_of(uint64_t word, size_t step) {
-    return (word >> (step * L::kLanes)) & kLaneBits;
+  // Read from memory: one load where shifting the word would take two instructions.
+  static uint64_t lanes_of(const uint64_t* word, size_t step) {
+    if constexpr (L::kLanes == 64) {
+      return *word;
+    } else if constexpr (L::kLanes < 8) {
+      const auto byte = reinterpret_cast<const uint8_t*>(word)[step * L::kLanes / 8];
+      return (static_cast<uint64_t>(byte) >> (step * L::kLanes % 8)) & kLaneBits;
+    } else {
+      uint64_t k = 0;
+      __builtin_memcpy(&k, reinterpret_cast<const uint8_t*>(word) + step * L::kLanes / 8,
+                       L::kLanes / 8);
+      return k;
+    }
   }
   static uint64_t next(uint64_t word) {
     if constexpr (L::kLanes == 64) {
@@ -35,28 +46,28 @@ struct VectorWords {
     }
   }
 
-  // The packed elements of `word`'s columns; whole vectors are stored where there is room, so what
-  // lies between the result and packed_end is overwritten (later words put their elements there).
+  // The packed elements of 64 columns; whole vectors are stored where there is room, so what lies
+  // between the result and packed_end is overwritten (later words put their elements there).
   template <bool kAudit>
-  static std::byte* compress(const std::byte* src, uint64_t word, size_t n, std::byte* packed,
+  static std::byte* compress(const std::byte* src, const uint64_t* word, std::byte* packed,
                              const std::byte* packed_end, uint64_t value_bits, uint64_t& nonzero) {
-    if (!kAudit && word == 0) {
+    if (!kAudit && *word == 0) {
       return packed;
     }
-    if (n == 64 && static_cast<size_t>(packed_end - packed) >= 64 * kWidth) [[likely]] {
-#pragma GCC unroll 8
-      for (size_t s = 0; s < kSteps; ++s) {
-        const uint64_t k = lanes_of(word, s);
-        const auto v = L::load(src + s * L::kBytes);
-        L::store(packed, L::compress(k, v));
-        if constexpr (kAudit) {
-          nonzero += ones(L::nonzero(v, value_bits) & ~k);
-        }
-        packed += ones(k) * kWidth;
+    if (static_cast<size_t>(packed_end - packed) < 64 * kWidth) [[unlikely]] {
+      return compress_part<kAudit>(src, *word, 64, packed, packed_end, value_bits, nonzero);
+    }
+#pragma GCC unroll 16
+    for (size_t s = 0; s < kSteps; ++s) {
+      const uint64_t k = lanes_of(word, s);
+      const auto v = L::load(src + s * L::kBytes);
+      L::store(packed, L::compress(k, v));
+      if constexpr (kAudit) {
+        nonzero += ones(L::nonzero(v, value_bits) & ~k);
       }
-      return packed;
+      packed += ones(k) * kWidth;
     }
-    return compress_edge<kAudit>(src, word, n, packed, packed_end, value_bits, nonzero);
+    return packed;
   }
 
   static uint64_t count_dropped(const std::byte* src, uint64_t word, size_t n,
@@ -72,17 +83,17 @@ struct VectorWords {
   }
 
   static const std::byte* expand(const std::byte* packed, const std::byte* packed_end,
-                                 uint64_t word, size_t n, std::byte* dst) {
-    if (n == 64 && static_cast<size_t>(packed_end - packed) >= 64 * kWidth) [[likely]] {
-#pragma GCC unroll 8
-      for (size_t s = 0; s < kSteps; ++s) {
-        const uint64_t k = lanes_of(word, s);
-        L::store(dst + s * L::kBytes, L::expand(k, L::load(packed)));
-        packed += ones(k) * kWidth;
-      }
-      return packed;
+                                 const uint64_t* word, std::byte* dst) {
+    if (static_cast<size_t>(packed_end - packed) < 64 * kWidth) [[unlikely]] {
+      return expand_part(packed, packed_end, *word, 64, dst);
     }
-    return expand_edge(packed, packed_end, word, n, dst);
+#pragma GCC unroll 16
+    for (size_t s = 0; s < kSteps; ++s) {
+      const uint64_t k = lanes_of(word, s);
+      L::store(dst + s * L::kBytes, L::expand(k, L::load(packed)));
+      packed += ones(k) * kWidth;
+    }
+    return packed;
   }
 
   static uint64_t count(const std::byte* src, size_t n, uint64_t value_bits) {
@@ -91,10 +102,9 @@ struct VectorWords {
   static void copy(std::byte* dst, const std::byte* src, size_t bytes) { L::copy(dst, src, bytes); }
   static void zero(std::byte* dst, size_t bytes) { L::zero(dst, bytes); }
 
- private:
-  // A word of fewer than 64 columns, or close to the end of the packed elements.
+  // Fewer than 64 columns, or close to the end of the packed elements.
   template <bool kAudit>
-  static std::byte* compress_edge(const std::byte* src, uint64_t word, size_t n, std::byte* packed,
+  static std::byte* compress_part(const std::byte* src, uint64_t word, size_t n, std::byte* packed,
                                   const std::byte* packed_end, uint64_t value_bits,
                                   uint64_t& nonzero) {
     while (n > 0) {
@@ -118,7 +128,7 @@ struct VectorWords {
     return packed;
   }
 
-  static const std::byte* expand_edge(const std::byte* packed, const std::byte* packed_end,
+  static const std::byte* expand_part(const std::byte* packed, const std::byte* packed_end,
                                       uint64_t word, size_t n, std::byte* dst) {
     while (n > 0) {
       const size_t lanes = lesser(n, L::kLanes);

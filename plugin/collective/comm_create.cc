@@ -19,7 +19,7 @@ namespace prunex::collective {
 namespace {
 
 constexpr size_t kTextLimit = 4096;
-constexpr double kExtraRailsTimeoutS = 10;
+constexpr double kExtraRailsTimeoutS = 3;
 
 }  // namespace
 
@@ -160,12 +160,14 @@ Result<> Comm::join() {
       return connected;
     }
     if (!rails_ok) {
-      if (context_.rank == 0) {
-        PRUNEX_LOG(
-            warn,
-            "not all of %d rails connect all nodes: going on with one; name the interfaces that "
-            "do with PRUNEX_SOCKET_IFNAME, or set PRUNEX_RAILS=1",
-            context_.world.rails);
+      // Asked for, it is worth a warning; found by ourselves, it only means that not every network
+      // goes everywhere.
+      const LogLevel level = options_.config.rails > 1 ? LogLevel::warn : LogLevel::info;
+      if (context_.rank == 0 && log_level() >= level) {
+        log_message(level, __FILE__, __LINE__,
+                    strf("not all of %d rails connect all nodes: going on with one; name the "
+                         "interfaces that do with PRUNEX_SOCKET_IFNAME",
+                         context_.world.rails));
       }
       world_options.max_rails = 1;
       continue;

@@ -24,6 +24,7 @@ Result<> Exchange::wait(uint32_t seen) {
   const int64_t left = std::min(kNapNs, std::max<int64_t>(direct_.left_ns(), 1'000'000));
   if (!networked_ || !c_.leads_any()) {
     c_.memory.sleep(seen, left);
+    c_.control->poll();  // the communicator's own thread may be the one that waits here
     return {};
   }
   c_.fds.clear();

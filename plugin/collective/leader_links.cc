@@ -138,22 +138,19 @@ Result<std::unique_ptr<LeaderLinks>> LeaderLinks::connect(transport::Transport& 
   for (size_t n = 0; n < links->peers_.size(); ++n) {
     if (n != self) {
       links->peers_[n].inbox.resize(kInboxBytes);
-      if (auto posted = links->post_inbox(links->peers_[n]); !posted) {
-        return tl::unexpected(posted.error());
-      }
+      links->post_inbox(links->peers_[n]);
     }
   }
   return links;
 }
 
-Result<> LeaderLinks::post_inbox(Peer& peer) {
+void LeaderLinks::post_inbox(Peer& peer) {
   Connection& link = *peer.link[static_cast<size_t>(Channel::calls)];
   const Io io = link.irecv(peer.inbox.data(), peer.inbox.size(), nullptr, &peer.inbox_ticket);
   if (io != Io::done) {
     peer.inbox_ticket = 0;
     peer.closed = true;
   }
-  return {};
 }
 
 Result<> LeaderLinks::send_calls(const CallHeader& header, std::span<const std::byte> payload) {
@@ -163,21 +160,26 @@ Result<> LeaderLinks::send_calls(const CallHeader& header, std::span<const std::
   encode(h, std::span<std::byte, CallHeader::kWireBytes>(bytes->data(), CallHeader::kWireBytes));
   std::copy(payload.begin(), payload.end(), bytes->begin() + CallHeader::kWireBytes);
   reap_outgoing();
+  Result<> result;
   for (size_t n = 0; n < peers_.size(); ++n) {
     if (n == self_) {
       continue;
     }
     Connection& link = this->link(n, Channel::calls);
     transport::Ticket ticket = 0;
-    // At most a call and a commit per exchange are under way: the pool cannot be full.
+    // At most a call and a commit per exchange are under way: the pool cannot be full. One broken
+    // peer must not keep the others from hearing an abort.
     if (link.isend(bytes->data(), bytes->size(), nullptr, &ticket) != Io::done) {
-      return tl::unexpected(peer_error(peers_[n], link));
+      if (result) {
+        result = tl::unexpected(peer_error(peers_[n], link));
+      }
+      continue;
     }
     bytes_sent += bytes->size();
     outgoing_.push_back({n, ticket, bytes});
   }
   reap_outgoing();
-  return {};
+  return result;
 }
 
 void LeaderLinks::reap_outgoing() {
@@ -225,7 +227,7 @@ std::span<const std::byte> LeaderLinks::payload(size_t node) const {
 
 void LeaderLinks::take_call(size_t node) {
   peers_[node].waiting.reset();
-  (void)post_inbox(peers_[node]);
+  post_inbox(peers_[node]);
 }
 
 void LeaderLinks::progress() {

@@ -64,7 +64,7 @@ class LeaderLinks {
 
  private:
   LeaderLinks() = default;
-  [[nodiscard]] Result<> post_inbox(Peer& peer);
+  void post_inbox(Peer& peer);
   struct Outgoing {
     size_t node;
     transport::Ticket ticket;

@@ -64,6 +64,7 @@ Result<std::map<int, std::string>> Comm::gather_in_node(const std::string& recor
             die(Error{Code::timeout, strf("rank %d did not answer in time", missing), 0, missing}));
       }
       memory.sleep(seen, 50'000'000);
+      control_->poll();
     }
   };
   if (auto ok = everybody(&RankBlock::mailed); !ok) {

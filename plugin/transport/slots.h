@@ -11,6 +11,13 @@
 
 namespace prunex::transport {
 
+[[nodiscard]] inline bool is_receive(Ticket ticket) { return (ticket & 0x40) != 0; }
+[[nodiscard]] inline Error stale_ticket(Ticket ticket) {
+  return {Code::invalid_handle,
+          strf("ticket %#llx names no operation in flight: it was answered before",
+               static_cast<unsigned long long>(ticket))};
+}
+
 template <class Op>
 class Slots {
  public:

@@ -121,7 +121,7 @@ TEST(LayoutSlice, edges) {
   EXPECT_EQ(slice(layout, 1, 2).elem_end, 93u) << "the stretch before the next kept element";
   EXPECT_EQ(slice(layout, 2, 4).elem_begin, 93u);
   EXPECT_EQ(slice(layout, 2, 4).elem_end, 100u);
-  for (const uint64_t k : {0, 1, 2, 3, 4}) {
+  for (uint64_t k = 0; k <= 4; ++k) {
     EXPECT_EQ(slice(layout, k, k).elem_begin, slice(layout, k, k).elem_end) << k;
   }
   EXPECT_EQ(slice(layout, 0, 99).kept_end, 4u);

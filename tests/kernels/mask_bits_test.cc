@@ -84,7 +84,8 @@ TEST(MaskBits, counts_and_runs) {
 }
 
 TEST(MaskHash, powers) {
-  for (const uint64_t position : {0, 1, 2, 255, 256, 257, 65535, 65536, 100'000}) {
+  for (const uint64_t position :
+       std::initializer_list<uint64_t>{0, 1, 2, 255, 256, 257, 65535, 65536, 100'000}) {
     EXPECT_EQ(hash_position(position), slow_power(position)) << position;
   }
   Random random(3);

@@ -207,12 +207,15 @@ Result<std::unique_ptr<Connection>> SocketConnecting::give_back(Error error) {
 }
 
 Result<std::unique_ptr<Connection>> SocketConnecting::too_late() const {
-  const std::string why =
-      reached_
-          ? "it is connected, but the listener did not accept within that time; is its process "
-            "stopped?"
-      : last_failure_.empty() ? "no answer to the connection request; does a firewall drop it?"
-                              : last_failure_;
+  std::string why = last_failure_;
+  if (reached_) {
+    why =
+        "it is connected, but the listener did not accept within that time; is its process "
+        "stopped?" +
+        (why.empty() ? why : " The attempt before: " + why);
+  } else if (why.empty()) {
+    why = "no answer to the connection request; does a firewall drop it?";
+  }
   return fail(Code::timeout,
               strf("cannot connect to %s within %g s, after %d attempt%s: %s",
                    to_text(handle_.address).c_str(), timeout_s_, attempts_,

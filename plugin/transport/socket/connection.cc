@@ -120,18 +120,16 @@ Io SocketConnection::irecv(void* data, size_t capacity, const Region*, Ticket* o
 }
 
 Io SocketConnection::test(Ticket ticket, size_t* bytes) {
-  const bool is_receive = (ticket & 0x40) != 0;
-  const int slot = is_receive ? receives_.find(ticket) : sends_.find(ticket);
+  const bool receives = is_receive(ticket);
+  const int slot = receives ? receives_.find(ticket) : sends_.find(ticket);
   if (slot < 0) {
     if (!failed_) {  // the connection stays as it is
-      error_ = Error{Code::invalid_handle,
-                     strf("ticket %#llx names no operation in flight: it was answered before",
-                          static_cast<unsigned long long>(ticket))};
+      error_ = stale_ticket(ticket);
     }
     return Io::failed;
   }
   const auto is_done = [&] {
-    return is_receive ? receives_[slot].done : sends_[slot].fragments == 0;
+    return receives ? receives_[slot].done : sends_[slot].fragments == 0;
   };
   if (!is_done() && !failed_) {
     progress();
@@ -140,9 +138,9 @@ Io SocketConnection::test(Ticket ticket, size_t* bytes) {
     return failed_ ? Io::failed : Io::again;
   }
   if (bytes != nullptr) {
-    *bytes = is_receive ? receives_[slot].message : sends_[slot].bytes;
+    *bytes = receives ? receives_[slot].message : sends_[slot].bytes;
   }
-  is_receive ? receives_.release(slot) : sends_.release(slot);
+  receives ? receives_.release(slot) : sends_.release(slot);
   return Io::done;
 }
 

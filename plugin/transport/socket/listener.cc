@@ -44,7 +44,12 @@ std::string SocketListener::handle() const { return encode(Handle{listening_.add
 
 Result<std::unique_ptr<Connection>> SocketListener::accept() {
   auto taken = take_callers();
-  std::erase_if(callers_, [this](auto& c) { return !listen_to(*c); });
+  for (const auto& c : callers_) {
+    if (!listen_to(*c)) {
+      c->fd.reset();
+    }
+  }
+  std::erase_if(callers_, [](const auto& c) { return !c->fd; });
   if (auto connection = assemble()) {
     return connection;
   }
@@ -138,7 +143,7 @@ void SocketListener::refuse(Caller& caller) {
 
 bool SocketListener::is_duplicate(const Caller& caller) const {
   return std::any_of(callers_.begin(), callers_.end(), [&](const auto& c) {
-    return c.get() != &caller && c->have >= kHelloBytes && !c->refused &&
+    return c.get() != &caller && c->fd && c->have >= kHelloBytes && !c->refused &&
            c->hello.connection == caller.hello.connection &&
            (c->hello.stream == caller.hello.stream || c->hello.streams != caller.hello.streams);
   });

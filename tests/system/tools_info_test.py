@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of `prunex info` and `prunex topo`. Usage: tools_info_test.py CASE. Cases of user reports begin with their id."""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import xml.etree.ElementTree
+
+from lab import LIMIT, ROOT, expect, run_cases
+from tools_lab import PRUNEX, document, environment, prunex
+
+FIXTURES = sorted((ROOT / "tests" / "topology" / "fixtures").glob("*.xml"))
+
+
+def installed(folder, library=True):
+    """Copies the command, and with it the library, as an installation has them. Returns both paths."""
+    command, lib = pathlib.Path(folder, "bin", "prunex"), pathlib.Path(folder, "lib", "libprunex.so")
+    command.parent.mkdir()
+    lib.parent.mkdir()
+    shutil.copy(PRUNEX, command)
+    if library:
+        shutil.copy(pathlib.Path(PRUNEX).parents[1] / "plugin" / "libprunex.so", lib)
+    return command, lib
+
+
+def run(command, *arguments, **extra):
+    return subprocess.run([command, *arguments], capture_output=True, text=True, timeout=LIMIT, env=environment(**extra))
+
+
+def case_A6_one_line_says_whether_it_works():
+    with tempfile.TemporaryDirectory() as folder:
+        command, lib = installed(folder)
+        done = run(command, "info")
+        first = done.stdout.splitlines()[0]
+        expect(done.returncode == 0 and done.stderr == "", done)
+        expect(first.startswith("ready") and str(lib) in first and "socket" in first and "shm" in first, first)
+        lib.unlink()
+        done = run(command, "info")
+        expect(done.returncode == 1 and done.stdout.startswith("not ready") and "libprunex.so" in done.stdout, done)
+        expect(str(lib.parent) in done.stdout.replace("/bin/../", "/"), "the paths tried", done.stdout)
+
+
+def case_A6_library_by_path():
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as elsewhere:
+        command, lib = installed(folder)
+        shutil.move(lib, elsewhere)
+        expect(run(command, "info").returncode == 1, "not beside the command, not on the path")
+        done = run(command, "info", LD_LIBRARY_PATH=f"/nonexistent:{elsewhere}")
+        expect(done.returncode == 0 and f"{elsewhere}/libprunex.so" in done.stdout, done)
+
+
+def case_A2_truncated_library():
+    with tempfile.TemporaryDirectory() as folder:
+        command, lib = installed(folder)
+        whole = lib.stat().st_size
+        for size in (20000, 64, 10, 0, whole - 1):
+            os.truncate(lib, size)
+            done = run(command, "info")
+            expect(done.returncode == 1 and "library file truncated" in done.stdout.splitlines()[0], size, done)
+            shutil.copy(pathlib.Path(PRUNEX).parents[1] / "plugin" / "libprunex.so", lib)
+        lib.write_text("no library at all, but long enough to hold an ELF header and something behind it")
+        done = run(command, "info")
+        expect(done.returncode == 1 and "ELF" in done.stdout, done)
+
+
+def case_A20_variables_with_source():
+    made = document(prunex("info", "--json", "-", env={"PRUNEX_TIMEOUT": "12", "NCCL_SOCKET_IFNAME": "^docker"}))
+    config = {c["name"]: c for c in made["config"]}
+    expect((config["PRUNEX_TIMEOUT"]["value"], config["PRUNEX_TIMEOUT"]["source"]) == ("12", "PRUNEX_TIMEOUT"), config)
+    expect(config["PRUNEX_SOCKET_IFNAME"]["source"] == "NCCL_SOCKET_IFNAME", config)
+    expect(config["PRUNEX_ISA"]["source"] == "default", config)
+    made = document(prunex("info", "--json", "-", env={"PRUNEX_STREAM": "2"}))
+    expect(any("PRUNEX_STREAM " in w and "PRUNEX_STREAMS" in w for w in made["warnings"]), made)
+    done = prunex("info", env={"PRUNEX_STREAM": "2"})
+    expect("PRUNEX_STREAM is set" in done.out, done)
+
+
+def case_A20_junk_is_a_problem():
+    done = prunex("info", "--json", "-", env={"PRUNEX_STREAMS": "abc"})
+    made = json.loads(done.out)
+    expect(done.code == 1 and made["ready"] is False, done)
+    expect(any("PRUNEX_STREAMS=abc" in p for p in made["problems"]), made)
+
+
+def case_no_usable_network():
+    done = prunex("info", env={"PRUNEX_SOCKET_IFNAME": "eth77"})
+    expect(done.code == 1 and "eth77" in done.out.splitlines()[0] and "lo" in done.out, done)
+
+
+def case_json():
+    made = document(prunex("info", "--json", "-", env={"NCCL_DEBUG": "TRACE"}))
+    expect(made["schema"] == "prunex.info" and made["version"] == 1 and made["ready"] is True, made)
+    expect({t["name"] for t in made["transports"]} == {"shm", "socket", "verbs"}, made)
+    expect(all(t["detail"] for t in made["transports"]), "why, or why not", made)
+    expect(made["kernels"]["isa"] in made["kernels"]["available"], made)
+    done = prunex("info", "--json", "/nonexist/x.json")
+    expect(done.code == 1 and "/nonexist/x.json" in done.err and done.out == "", done)
+
+
+def case_markdown_lists_every_variable():
+    done = prunex("info", "--markdown")
+    lines = done.out.splitlines()
+    expect(done.code == 0 and len({line.replace("\\|", "").count("|") for line in lines}) == 1, done)
+    names = {line.split("`")[1] for line in lines[2:]}
+    made = document(prunex("info", "--json", "-"))
+    expect(names == {c["name"] for c in made["config"]}, names)
+
+
+def case_usage():
+    for arguments in (("info", "--bogus"), ("info", "stray"), ("info", "--json", ""), ("topo", "--nodes", "0"),
+                      ("topo", "--svg", "-", "--json", "-"), ("topo", "--bogus")):
+        done = prunex(*arguments)
+        expect(done.code == 2 and done.out == "" and done.err != "", arguments, done)
+    done = prunex()
+    expect(done.code == 2 and "allreduce" not in done.out and "bench" in done.err, done)
+    done = prunex("--version")
+    expect(done.code == 0 and done.out.startswith("prunex ") and done.err == "", done)
+
+
+def case_topo_of_this_machine():
+    done = prunex("topo")
+    expect(done.code == 0 and done.err == "" and "leader" in done.out, done)
+    made = document(prunex("topo", "--ranks-per-node", 3, "--nodes", 2, "--json", "-"))
+    expect(made["schema"] == "prunex.topo" and made["world"] == 6 and len(made["nodes"]) == 2, made)
+    for node in made["nodes"]:
+        expect(len(node["ranks"]) == 3 and node["leaders"][0]["rank"] in node["ranks"], node)
+        expect(all(leader["why"] for leader in node["leaders"]), node)
+
+
+def case_topo_missing_file_is_an_error():
+    done = prunex("topo", "--input", "/nonexist/machine.xml")
+    expect(done.code == 1 and "/nonexist/machine.xml" in done.err and done.out == "", done)
+    with tempfile.NamedTemporaryFile(suffix=".xml") as file:
+        file.write(b"this is not XML")
+        file.flush()
+        done = prunex("topo", "--input", file.name)
+        expect(done.code == 1 and file.name in done.err and done.out == "", done)
+
+
+def case_topo_draws_machines_from_files():
+    expect(FIXTURES, "there are fixtures")
+    for fixture in FIXTURES:
+        with tempfile.TemporaryDirectory() as folder:
+            svg = f"{folder}/x.svg"
+            done = prunex("topo", "--input", fixture, "--input", fixture, "--svg", svg)
+            expect(done.code == 0 and done.err == "" and "node 1" in done.out, fixture, done)
+            expect(xml.etree.ElementTree.parse(svg).getroot().tag.endswith("svg"), fixture)
+        made = document(prunex("topo", "--input", fixture, "--json", "-"))
+        expect(len(made["nodes"]) == 1 and made["nodes"][0]["leaders"], fixture, made)
+    done = prunex("topo", "--input", FIXTURES[0], "--svg", "-")
+    expect(done.code == 0 and done.out.lstrip().startswith("<"), done)
+    done = prunex("topo", "--svg", "/nonexist/x.svg")
+    expect(done.code == 1 and "/nonexist/x.svg" in done.err and done.out == "", done)
+
+
+run_cases(globals())

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/inventory.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+
+#include "kernels/pack.h"
+#include "plugin/collective/comm_setup.h"
+#include "plugin/transport/shm/segment.h"
+#include "topology/discover.h"
+
+namespace prunex::tools {
+namespace {
+
+constexpr const char* kLibrary = "libprunex.so";
+constexpr const char* kNcclPlugin = "libnccl-net-prunex.so";
+constexpr size_t kSharedBytesPerRank = size_t{8} << 20;  // the most a rank takes
+constexpr int kOldestPluginAbi = 6, kNewestPluginAbi = 12;
+
+const char* isa_name(Isa isa) {
+  switch (isa) {
+    case Isa::scalar:
+      return "scalar";
+    case Isa::avx2:
+      return "avx2";
+    case Isa::avx512:
+      return "avx512";
+    case Isa::automatic:
+      break;
+  }
+  return "auto";
+}
+
+TransportState shared_memory() {
+  const Result<transport::shm::Segment> segment =
+      transport::shm::Segment::create(kSharedBytesPerRank);
+  return {"shm", segment.has_value(),
+          segment ? "shared memory in /dev/shm, 8 MiB per rank" : segment.error().text};
+}
+
+TransportState sockets(Config config) {
+  config.rank = 0;  // what any rank would publish
+  const Result<topo::RankFacts> facts = collective::own_facts(config);
+  if (!facts) {
+    return {"socket", false, facts.error().text};
+  }
+  std::string networks;
+  for (const topo::NicFacts& nic : facts->nics) {
+    networks +=
+        strf("%s%s (%s)", networks.empty() ? "" : ", ", nic.name.c_str(), nic.address.c_str());
+  }
+  return {"socket", !facts->nics.empty(), networks};
+}
+
+TransportState verbs(const topo::Machine& machine) {
+  if (void* const handle = ::dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL); handle == nullptr) {
+    return {"verbs", false, ::dlerror()};
+  }
+  std::string devices;
+  for (const topo::Nic& nic : machine.nics) {
+    devices += nic.ibdev.empty() ? "" : " " + nic.ibdev;
+  }
+  return {"verbs", false,
+          devices.empty() ? "no RDMA device in /sys/class/infiniband"
+                          : "not used by this version; RDMA devices:" + devices};
+}
+
+void look_at_kernels(const Config& config, Inventory& inventory) {
+  for (const Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512}) {
+    if (isa_available(isa)) {
+      inventory.isas.emplace_back(isa_name(isa));
+    }
+  }
+  if (const Result<> selected = select_isa(config.isa); !selected) {
+    inventory.problems.push_back(selected.error().text);
+    return;
+  }
+  inventory.isa = isa_name(active_isa());
+}
+
+}  // namespace
+
+Inventory take_inventory(const Environment& environment) {
+  Inventory inventory;
+  Config config;
+  Result<LoadedConfig> loaded = load_config(environment);
+  if (loaded) {
+    config = loaded->config;
+    inventory.config = std::move(loaded->values);
+    inventory.warnings = std::move(loaded->warnings);
+  } else {
+    inventory.problems.push_back(loaded.error().text);
+  }
+  inventory.library = probe_library(kLibrary, {}, environment);
+  if (!inventory.library.usable()) {
+    const std::string& path = inventory.library.path;
+    inventory.problems.push_back((path.empty() ? std::string(kLibrary) : path) + ": " +
+                                 inventory.library.problem);
+  }
+  std::vector<std::string> tables;
+  for (int abi = kOldestPluginAbi; abi <= kNewestPluginAbi; ++abi) {
+    tables.push_back(strf("ncclNetPlugin_v%d", abi));
+  }
+  inventory.nccl_plugin = probe_library(kNcclPlugin, tables, environment);
+  if (!inventory.nccl_plugin.path.empty() && !inventory.nccl_plugin.usable()) {
+    inventory.problems.push_back(inventory.nccl_plugin.path + ": " + inventory.nccl_plugin.problem);
+  }
+  look_at_kernels(config, inventory);
+  inventory.machine = topo::discover();
+  inventory.transports = {shared_memory(), sockets(config), verbs(inventory.machine)};
+  for (const TransportState& t : inventory.transports) {
+    if (!t.usable && t.name != "verbs") {
+      inventory.problems.push_back("transport " + t.name + ": " + t.detail);
+    }
+  }
+  return inventory;
+}
+
+}  // namespace prunex::tools

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `prunex info` reports: what is here, what is not and why, and what stops a job.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "plugin/base/config.h"
+#include "tools/library_probe.h"
+#include "topology/machine.h"
+
+namespace prunex::tools {
+
+struct TransportState {
+  std::string name;
+  bool usable = false;
+  std::string detail;  // what it would use, or why it cannot be used
+};
+
+struct Inventory {
+  LibraryState library, nccl_plugin;
+  std::string isa;                // in force
+  std::vector<std::string> isas;  // this CPU has
+  std::vector<TransportState> transports;
+  topo::Machine machine;
+  std::vector<ConfigValue> config;    // empty when the configuration is at fault
+  std::vector<std::string> warnings;  // about the configuration
+  std::vector<std::string> problems;  // a job could not run
+};
+
+[[nodiscard]] Inventory take_inventory(const Environment& environment);
+
+}  // namespace prunex::tools

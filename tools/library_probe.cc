@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/library_probe.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <link.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+
+#include "plugin/base/clock.h"
+#include "plugin/base/fd.h"
+
+namespace prunex::tools {
+namespace {
+
+constexpr double kProbeSeconds = 20;
+
+std::string own_folder() {
+  char self[PATH_MAX];
+  const ssize_t length = ::readlink("/proc/self/exe", self, sizeof self);
+  const std::string path(self, length > 0 ? static_cast<size_t>(length) : 0);
+  return path.substr(0, path.rfind('/'));
+}
+
+std::vector<std::string> folders(const Environment& environment) {
+  const std::string own = own_folder();
+  std::vector<std::string> out = {own + "/../plugin", own + "/../lib",
+                                  own + "/../lib/x86_64-linux-gnu", own + "/../lib64"};
+  std::string paths = environment.lookup("LD_LIBRARY_PATH").value_or("");
+  for (size_t begin = 0; begin < paths.size();) {
+    const size_t end = std::min(paths.find(':', begin), paths.size());
+    if (end > begin) {
+      out.push_back(paths.substr(begin, end - begin));
+    }
+    begin = end + 1;
+  }
+  return out;
+}
+
+std::string canonical(const std::string& path) {
+  char real[PATH_MAX];
+  return ::realpath(path.c_str(), real) != nullptr ? std::string(real) : path;
+}
+
+// In the child: one line each, "path …", "error …", "version …", "symbol …".
+void load_and_tell(const std::string& what, const std::vector<std::string>& symbols, int to) {
+  std::string text;
+  void* const handle = ::dlopen(what.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    text = std::string("error ") + ::dlerror() + "\n";
+  } else {
+    link_map* map = nullptr;
+    if (::dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] != '\0') {
+      text += "path " + canonical(map->l_name) + "\n";
+    }
+    if (void* const version = ::dlsym(handle, "prunex_version"); version != nullptr) {
+      text += strf("version %d\n", reinterpret_cast<int (*)()>(version)());
+    }
+    for (const std::string& symbol : symbols) {
+      if (::dlsym(handle, symbol.c_str()) != nullptr) {
+        text += "symbol " + symbol + "\n";
+      }
+    }
+  }
+  [[maybe_unused]] const ssize_t written = ::write(to, text.data(), text.size());
+}
+
+// Everything the child writes, until it ends or the deadline passes.
+std::string read_all(int fd, const Deadline& deadline) {
+  std::string text;
+  char buffer[4096];
+  for (;;) {
+    pollfd p{fd, POLLIN, 0};
+    if (::poll(&p, 1, static_cast<int>(deadline.left_ns() / 1'000'000)) <= 0) {
+      return text;
+    }
+    const ssize_t n = ::read(fd, buffer, sizeof buffer);
+    if (n <= 0) {
+      return text;
+    }
+    text.append(buffer, static_cast<size_t>(n));
+  }
+}
+
+void understand(const std::string& text, LibraryState& state) {
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
+    const std::string value = line.substr(std::min(line.find(' ') + 1, line.size()));
+    if (line.starts_with("path ")) {
+      state.path = value;
+    } else if (line.starts_with("error ")) {
+      state.problem = value;
+    } else if (line.starts_with("version ")) {
+      state.version = std::atoi(value.c_str());
+    } else if (line.starts_with("symbol ")) {
+      state.symbols.push_back(value);
+    }
+    begin = end + 1;
+  }
+}
+
+// false: it could not even be tried.
+void load_in_child(const std::string& what, const std::vector<std::string>& symbols,
+                   LibraryState& state) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    state.problem = std::string("cannot try it: ") + std::strerror(errno);
+    return;
+  }
+  const Fd from(ends[0]);
+  Fd to(ends[1]);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    load_and_tell(what, symbols, to.get());
+    ::_exit(0);
+  }
+  to.reset();
+  if (pid < 0) {
+    state.problem = std::string("cannot try it: ") + std::strerror(errno);
+    return;
+  }
+  const std::string told = read_all(from.get(), Deadline::after(kProbeSeconds));
+  ::kill(pid, SIGKILL);
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  understand(told, state);
+  if (told.empty()) {
+    state.problem = WIFSIGNALED(status) ? strf("loading it ends the process with signal %d (%s)",
+                                               WTERMSIG(status), ::strsignal(WTERMSIG(status)))
+                                        : "loading it says nothing";
+  }
+}
+
+}  // namespace
+
+LibraryState probe_library(const std::string& name, const std::vector<std::string>& symbols,
+                           const Environment& environment) {
+  LibraryState state;
+  for (const std::string& folder : folders(environment)) {
+    const std::string candidate = folder + "/" + name;
+    state.tried.push_back(candidate);
+    if (::access(candidate.c_str(), F_OK) == 0) {
+      state.path = canonical(candidate);
+      if (const Result<> complete = check_elf_complete(state.path); !complete) {
+        state.problem = complete.error().text;
+      } else {
+        load_in_child(state.path, symbols, state);
+      }
+      return state;
+    }
+  }
+  state.tried.push_back("the loader's folders");
+  load_in_child(name, symbols, state);
+  if (state.path.empty() && state.problem.empty()) {
+    state.problem = "the loader does not say where it found it";
+  }
+  return state;
+}
+
+Result<> check_elf_complete(const std::string& path) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0) {
+    return fail(Code::system, strf("cannot read it: %s", std::strerror(errno)), errno);
+  }
+  const auto size = static_cast<uint64_t>(status.st_size);
+  const auto truncated = [size](uint64_t needed) {
+    return fail(
+        Code::system,
+        strf("library file truncated: it should hold at least %llu bytes, it has %llu; copy "
+             "or install it again",
+             static_cast<unsigned long long>(needed), static_cast<unsigned long long>(size)));
+  };
+  Elf64_Ehdr header{};
+  if (::pread(fd.get(), &header, sizeof header, 0) != sizeof header) {
+    return truncated(sizeof header);
+  }
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 ||
+      header.e_phentsize != sizeof(Elf64_Phdr)) {
+    return fail(Code::system, "it is no 64-bit ELF library");
+  }
+  const uint64_t table = header.e_phoff + uint64_t{header.e_phnum} * sizeof(Elf64_Phdr);
+  uint64_t needed = std::max(table, header.e_shoff + uint64_t{header.e_shnum} * header.e_shentsize);
+  if (header.e_phoff > size || table > size) {
+    return truncated(table);
+  }
+  std::vector<Elf64_Phdr> segments(header.e_phnum);
+  const size_t bytes = segments.size() * sizeof(Elf64_Phdr);
+  if (::pread(fd.get(), segments.data(), bytes, static_cast<off_t>(header.e_phoff)) !=
+      static_cast<ssize_t>(bytes)) {
+    return truncated(table);
+  }
+  for (const Elf64_Phdr& segment : segments) {
+    needed = std::max(needed, segment.p_offset + segment.p_filesz);
+  }
+  if (needed > size) {
+    return truncated(needed);
+  }
+  return {};
+}
+
+}  // namespace prunex::tools

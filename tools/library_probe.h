@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds a shared library as a job would, and tries it where it can do no harm.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "plugin/base/config.h"
+#include "plugin/base/result.h"
+
+namespace prunex::tools {
+
+struct LibraryState {
+  std::string path;                  // empty: not found
+  std::vector<std::string> tried;    // where it was looked for, in order
+  std::string problem;               // why it cannot be loaded; empty: it can
+  int version = 0;                   // prunex_version(), 0: it has none
+  std::vector<std::string> symbols;  // of those asked for, the ones it has
+  [[nodiscard]] bool usable() const { return !path.empty() && problem.empty(); }
+};
+
+// Beside this program (build tree or installation), in LD_LIBRARY_PATH, then where the loader
+// looks. The library is loaded in a child process.
+[[nodiscard]] LibraryState probe_library(const std::string& name,
+                                         const std::vector<std::string>& symbols,
+                                         const Environment& environment);
+
+// A file cut short kills the process that maps it with SIGBUS; this only reads it.
+[[nodiscard]] Result<> check_elf_complete(const std::string& path);
+
+}  // namespace prunex::tools
