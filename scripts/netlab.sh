@@ -245,7 +245,8 @@ start_nodes() {
       PRUNEX_SOCKET_IFNAME="$interfaces" NETLAB_ADDR="$addr")
     if [[ $mode == netns ]]; then
       local ns=/proc/${holders[$i]}/ns
-      wrap=(nsenter --net="$ns/net" --uts="$ns/uts" --mount="$ns/mnt" -- "${wrap[@]}")
+      # The root too: entering a mount namespace leaves a chroot.
+      wrap=(nsenter --net="$ns/net" --uts="$ns/uts" --mount="$ns/mnt" --root="${ns%/ns}/root" -- "${wrap[@]}")
     fi
     (
       set +em
