@@ -5,8 +5,8 @@
 
 #include <array>
 #include <charconv>
-#include <cmath>
 #include <cstdlib>
+#include <iterator>
 #include <system_error>
 #include <utility>
 

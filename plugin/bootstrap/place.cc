@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 
 #include "plugin/base/interfaces.h"
 #include "plugin/bootstrap/meeting.h"
