@@ -63,6 +63,12 @@ std::string without_comments(std::string xml) {
   return xml;
 }
 
+// hwloc's parsers may lose memory on half a file, so a cut one is not even shown to them.
+bool is_whole(std::string_view xml) {
+  const size_t last = xml.find_last_not_of(" \t\r\n");
+  return last != xml.npos && xml.substr(0, last + 1).ends_with("</topology>");
+}
+
 class Reader {
  public:
   Reader(const HwlocLibrary& api, hwloc_topology_t topology) : api_(api), topology_(topology) {}
@@ -256,7 +262,7 @@ Result<Machine> parse_hwloc_xml(const std::string& library, const std::string& t
     return tl::unexpected(topology.error());
   }
   // A buffer set here outranks HWLOC_XMLFILE and its kin. Its length includes the final NUL.
-  if (xml.size() >= INT32_MAX ||
+  if (!is_whole(xml) || xml.size() >= INT32_MAX ||
       api->topology_set_xmlbuffer(topology->get(), xml.c_str(), static_cast<int>(xml.size() + 1)) !=
           0 ||
       api->topology_load(topology->get()) != 0) {

@@ -3,6 +3,8 @@
 
 #include <dlfcn.h>
 
+#include <type_traits>
+
 namespace prunex::topo {
 
 void HwlocLibrary::Close::operator()(void* handle) const { dlclose(handle); }

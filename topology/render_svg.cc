@@ -13,7 +13,7 @@ namespace {
 
 using svg::Piece;
 
-const char* const kStar = "\xe2\x98\x85 ";
+constexpr const char* kStar = "\xe2\x98\x85 ";
 constexpr double kTileWidth = 124;
 constexpr double kRailBadge = 62, kWho = 110, kGap = 8;  // the columns of a leader's line
 constexpr double kTileInner = kTileWidth - 20;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every PRUNEX_* variable is one row of one table; the parser, `prunex info` and the README's table are
-// all made from it. Only config.cc reads the environment; everything below receives values.
+// Every PRUNEX_* variable is one row of one table; the parser, `prunex info` and the README's table
+// are all made from it. Only config.cc reads the environment; everything below receives values.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -20,38 +20,39 @@ enum class Isa : int { automatic = 0, scalar, avx2, avx512 };
 enum class OnMismatch : int { dense = 0, error };
 
 struct Config {
-  double timeout_s = 1800;      // PRUNEX_TIMEOUT: per call and for bootstrap, seconds
+  double timeout_s = 1800;          // PRUNEX_TIMEOUT: per call and for bootstrap, seconds
   LogLevel debug = LogLevel::warn;  // PRUNEX_DEBUG, NCCL_DEBUG when unset
-  std::string root;             // PRUNEX_ROOT: host:port where rank 0 listens
-  int rank = -1;                // PRUNEX_RANK, else torchrun's, MPI's or Slurm's variable; -1: none
-  int size = -1;                // PRUNEX_WORLD_SIZE, likewise
-  std::string node_id;          // PRUNEX_NODE_ID (NCCL_HOSTID): overrides the node identity
-  std::string socket_ifname;    // PRUNEX_SOCKET_IFNAME (NCCL_SOCKET_IFNAME): NCCL's grammar
-  std::string port_range;       // PRUNEX_PORT_RANGE: lo-hi; empty: any
+  std::string root;                 // PRUNEX_ROOT: host:port where rank 0 listens
+  int rank = -1;              // PRUNEX_RANK, else torchrun's, MPI's or Slurm's variable; -1: none
+  int size = -1;              // PRUNEX_WORLD_SIZE, likewise
+  std::string node_id;        // PRUNEX_NODE_ID (NCCL_HOSTID): overrides the node identity
+  std::string socket_ifname;  // PRUNEX_SOCKET_IFNAME (NCCL_SOCKET_IFNAME): NCCL's grammar
+  std::string port_range;     // PRUNEX_PORT_RANGE: lo-hi; empty: any
   OnMismatch on_mismatch = OnMismatch::dense;  // PRUNEX_ON_MISMATCH=dense|error
-  Isa isa = Isa::automatic;     // PRUNEX_ISA=auto|scalar|avx2|avx512
-  int rails = 0;                // PRUNEX_RAILS: at most this many leaders per node; 0: one per NIC
-  int streams = 0;              // PRUNEX_STREAMS: TCP streams per connection; 0: by the table
-  int64_t chunk_bytes = 0;      // PRUNEX_CHUNK_BYTES: pipeline chunk; 0: by the table
-  std::string algorithm;        // PRUNEX_ALGORITHM=auto|exchange|scatter; empty or auto: by the table
+  Isa isa = Isa::automatic;                    // PRUNEX_ISA=auto|scalar|avx2|avx512
+  int rails = 0;            // PRUNEX_RAILS: at most this many leaders per node; 0: one per NIC
+  int streams = 0;          // PRUNEX_STREAMS: TCP streams per connection; 0: by the table
+  int64_t chunk_bytes = 0;  // PRUNEX_CHUNK_BYTES: pipeline chunk; 0: by the table
+  std::string algorithm;    // PRUNEX_ALGORITHM=auto|exchange|scatter; empty or auto: by the table
 };
 
-struct ConfigRow {             // one variable, for `prunex info` and the README
-  const char* name;            // PRUNEX_TIMEOUT
+struct ConfigRow {   // one variable, for `prunex info` and the README
+  const char* name;  // PRUNEX_TIMEOUT
   const char* meaning;
-  const char* range;           // "0.1 to 1e6 s", "dense|error", …
-  const char* fallback;        // the default as text
-  const char* twin;            // NCCL_…, or nullptr
+  const char* range;     // "0.1 to 1e6 s", "dense|error", …
+  const char* fallback;  // the default as text
+  const char* twin;      // NCCL_…, or nullptr
 };
 
-struct ConfigValue {           // what is in force, and where it came from
-  std::string name, value, source;  // source: "default", "PRUNEX_RANK", "NCCL_HOSTID", "OMPI_COMM_WORLD_RANK"…
+struct ConfigValue {  // what is in force, and where it came from
+  std::string name, value,
+      source;  // source: "default", "PRUNEX_RANK", "NCCL_HOSTID", "OMPI_COMM_WORLD_RANK"…
 };
 
 [[nodiscard]] std::span<const ConfigRow> config_table();
 
-// The environment as data, so that tests need no setenv. `lookup` answers nullopt when unset; `names`
-// lists what is set (for unknown PRUNEX_* names).
+// The environment as data, so that tests need no setenv. `lookup` answers nullopt when unset;
+// `names` lists what is set (for unknown PRUNEX_* names).
 struct Environment {
   std::function<std::optional<std::string>(std::string_view)> lookup;
   std::vector<std::string> names;
@@ -63,7 +64,8 @@ struct LoadedConfig {
   std::vector<ConfigValue> values;    // one per table row, in table order
   std::vector<std::string> warnings;  // unknown PRUNEX_* names with the nearest match
 };
-// Junk is an error naming the variable, its value and what is allowed; several faults are all named.
+// Junk is an error naming the variable, its value and what is allowed; several faults are all
+// named.
 [[nodiscard]] Result<LoadedConfig> load_config(const Environment& environment);
 
 }  // namespace prunex

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages for the person who runs the job. Never on stdout; nothing at all when all is well and the
-// level is the default (WARN). A host such as NCCL may take the messages over with set_log_sink.
+// Messages for the person who runs the job. Never on stdout; nothing at all when all is well and
+// the level is the default (WARN). A host such as NCCL may take the messages over with
+// set_log_sink.
 #pragma once
 #include <string>
 
@@ -20,10 +21,10 @@ void log_message(LogLevel level, const char* file, int line, const std::string& 
 
 }  // namespace prunex
 
-#define PRUNEX_LOG(level, ...)                                                           \
-  do {                                                                                   \
-    if (::prunex::log_level() >= ::prunex::LogLevel::level) {                            \
-      ::prunex::log_message(::prunex::LogLevel::level, __FILE__, __LINE__,               \
-                            ::prunex::strf(__VA_ARGS__));                                \
-    }                                                                                    \
+#define PRUNEX_LOG(level, ...)                                             \
+  do {                                                                     \
+    if (::prunex::log_level() >= ::prunex::LogLevel::level) {              \
+      ::prunex::log_message(::prunex::LogLevel::level, __FILE__, __LINE__, \
+                            ::prunex::strf(__VA_ARGS__));                  \
+    }                                                                      \
   } while (0)

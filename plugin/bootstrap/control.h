@@ -27,7 +27,7 @@ struct ControlOptions {
   int rank = -1, size = -1;
   std::string root;                     // host:port; empty when there is a store
   std::optional<StoreCallbacks> store;  // rank 0 publishes its address there
-  std::string store_prefix;             // tells communicators on one store apart
+  std::string store_prefix;             // name: tells communicators on one store or root apart
   std::string socket_ifname, port_range;
   double timeout_s = 1800;
 };
@@ -44,12 +44,13 @@ class Control {
   virtual ~Control() = default;  // says goodbye, so that an orderly close is not taken for a death
 
   // Returns when all ranks are connected. On a deadline every rank that came names those that did
-  // not.
+  // not; the first deadline that passes ends the wait of all.
   [[nodiscard]] static Result<std::unique_ptr<Control>> open(const ControlOptions& options);
 
   // Collective: every rank contributes, every rank gets all records by rank. Calls match by order.
   // Fails with the verdict when the communicator is aborted, or at the deadline naming who is
-  // missing.
+  // missing; a deadline is a verdict, too. Rank 0 must be polled for that: of a rank 0 that is not,
+  // the others think two seconds later that it is the missing one.
   virtual Result<std::vector<std::string>> all_gather(std::string_view mine, double timeout_s) = 0;
 
   // Reports a finding. Rank 0 decides which report counts (the first) and tells everybody; returns

@@ -56,6 +56,10 @@ Result<> Star::watch_links() {
   return {};
 }
 
+bool Star::anything_unsent() const {
+  return std::ranges::any_of(links_, [](const auto& one) { return one && one->unsent(); });
+}
+
 void Star::update_all_interest() {
   for (int rank = 0; rank < static_cast<int>(links_.size()); ++rank) {
     update_interest(rank);
@@ -76,7 +80,8 @@ void Star::update_interest(int rank) {
 }
 
 void Star::drop(int rank) {
-  // Closing alone would not take it out of the set while a forked child (a data loader) holds a copy.
+  // Closing alone would not take it out of the set while a forked child (a data loader) holds a
+  // copy.
   (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link(rank)->fd(), nullptr);
   links_[static_cast<size_t>(rank)].reset();
   wants_write_[static_cast<size_t>(rank)] = false;
@@ -157,12 +162,13 @@ Result<std::vector<std::string>> Star::all_gather(std::string_view mine, double 
         contribute(mine);
         contributed = true;
       }
-      if (delivered_ && contributed) {
+      // Others may still wait for what we owe them, and nobody else may be here to pump.
+      if (delivered_ && contributed && (!anything_unsent() || verdict_ || limit.passed())) {
         auto out = std::move(*delivered_);
         delivered_.reset();
         return out;
       }
-      if (limit.passed() && !verdict_) {
+      if (limit.passed() && !verdict_ && !delivered_) {
         if (late) {
           judge({0, Code::timeout,
                  strf("rank 0 stopped answering: all-gather %llu is %g s over its deadline",
@@ -173,7 +179,7 @@ Result<std::vector<std::string>> Star::all_gather(std::string_view mine, double 
           limit = Deadline::after(kIndirectS);
         }
       }
-      if (verdict_) {
+      if (verdict_ && !delivered_) {
         return tl::unexpected(to_error(*verdict_));
       }
       update_all_interest();

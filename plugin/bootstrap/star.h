@@ -57,6 +57,7 @@ class Star : public Control {
   void pump();
   void update_interest(int rank);  // asks for EPOLLOUT while something is unsent
   void update_all_interest();
+  [[nodiscard]] bool anything_unsent() const;
   void wait(const Deadline& limit);
   void take_wakeup();
 

@@ -7,6 +7,14 @@
 #include "plugin/collective/exchange.h"
 
 namespace prunex::collective {
+namespace {
+
+Error given_up(int by, const CallHeader& abort) {
+  return Error{Code::peer_lost, strf("rank %d failed (rank %d gave up on it)", abort.culprit, by),
+               0, abort.culprit};
+}
+
+}  // namespace
 
 Agreement::Agreement(Context& context, const ExchangeInput& input)
     : c_(context),
@@ -112,8 +120,7 @@ Result<bool> Agreement::read_headers(Go local_headers) {
       continue;
     }
     if (header->kind == MessageKind::abort) {
-      return fail(Code::peer_lost, strf("rank %d gave up", links_.peer(n).rank), 0,
-                  header->culprit);
+      return tl::unexpected(given_up(links_.peer(n).rank, *header));
     }
     moved = moved || header_read_[n] == 0;
     header_read_[n] = 1;
@@ -179,8 +186,7 @@ Result<bool> Agreement::progress_commit() {
         return tl::unexpected(peeked.error());
       }
       if (*peeked != nullptr && (*peeked)->kind == MessageKind::abort) {
-        return fail(Code::peer_lost, strf("rank %d gave up", links_.peer(n).rank), 0,
-                    (*peeked)->culprit);
+        return tl::unexpected(given_up(links_.peer(n).rank, **peeked));
       }
       if (*peeked != nullptr && (*peeked)->kind == MessageKind::commit) {
         audits_[n] = (*peeked)->audit;

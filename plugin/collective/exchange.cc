@@ -9,9 +9,10 @@
 namespace prunex::collective {
 namespace {
 
-// A rank that waits for another directly gives up at T, indirectly at T + 2 s: so the one who knows
-// speaks first.
-constexpr double kIndirectExtraS = 2.0;
+// A rank that waits for one of its own node gives up at T, a leader that waits for another leader
+// (who may himself be waiting) at T + 1 s, whoever waits for its leader at T + 2 s: so the one who
+// knows speaks first.
+constexpr double kLeaderExtraS = 1.0, kFollowerExtraS = 2.0;
 }  // namespace
 
 Exchange::Exchange(Context& context, const ExchangeInput& input)
@@ -304,7 +305,8 @@ bool Exchange::abandoned() const {
 Result<Outcome> Exchange::run(double timeout_s) {
   const Timed timed(c_.times.total);
   direct_ = Deadline::after(timeout_s);
-  indirect_ = Deadline::after(timeout_s + kIndirectExtraS);
+  indirect_ = Deadline::after(timeout_s +
+                              (agreement_ || !stages_.empty() ? kLeaderExtraS : kFollowerExtraS));
   encode(in_.header, std::span<std::byte, CallHeader::kWireBytes>(self_.header));
   self_.header_sequence.store(in_.header.sequence, std::memory_order_release);
   c_.memory.ring();

@@ -123,12 +123,11 @@ TEST(Config, values_that_are_allowed) {
 }
 
 TEST(Config, junk_is_an_error_with_name_value_and_range) {
-  const Variables junk = {{"PRUNEX_TIMEOUT", "0"},          {"PRUNEX_TIMEOUT ", "-5"},
-                          {"PRUNEX_DEBUG", "LOUD"},         {"PRUNEX_ROOT", "node7"},
-                          {"PRUNEX_SOCKET_IFNAME", "^"},    {"PRUNEX_PORT_RANGE", "9-8"},
-                          {"PRUNEX_ON_MISMATCH", "ignore"}, {"PRUNEX_ISA", "sse"},
-                          {"PRUNEX_RAILS", "65"},           {"PRUNEX_STREAMS", "2.5"},
-                          {"PRUNEX_CHUNK_BYTES", "100"},    {"PRUNEX_ALGORITHM", "tree"}};
+  const Variables junk = {
+      {"PRUNEX_TIMEOUT", "0"},       {"PRUNEX_DEBUG", "LOUD"},     {"PRUNEX_ROOT", "node7"},
+      {"PRUNEX_SOCKET_IFNAME", "^"}, {"PRUNEX_PORT_RANGE", "9-8"}, {"PRUNEX_ON_MISMATCH", "ignore"},
+      {"PRUNEX_ISA", "sse"},         {"PRUNEX_RAILS", "65"},       {"PRUNEX_STREAMS", "2.5"},
+      {"PRUNEX_CHUNK_BYTES", "100"}, {"PRUNEX_ALGORITHM", "tree"}};
   for (const ConfigRow& row : config_table()) {
     const auto bad = junk.find(row.name);
     if (bad == junk.end()) {
