@@ -108,6 +108,7 @@ int bench_pack_command(int argc, char** argv) {
     return report_error(kWho, measured.error());
   }
   progress.clear();
+  document["version"] = 1;
   const Result<> written =
       write_document(path, a.json.empty() ? table(document) : document.dump(2) + "\n");
   return written ? kExitOk : report_error(kWho, written.error());

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch.h"
 
+#include <sys/socket.h>
+
+#include <cerrno>
 #include <charconv>
 
 #include "plugin/base/address.h"
@@ -20,18 +23,26 @@ Result<int> parse_node_number(std::string_view name, std::string_view text) {
   return value;
 }
 
-// A loopback port nobody listens on now. Somebody could take it before rank 0 does; rank 0 then
-// says so.
-Result<int> free_port() {
-  const Result<SocketAddress> loopback = parse_host("127.0.0.1", 0);
+struct Port {
+  Fd held;
+  uint16_t number = 0;
+};
+
+// A loopback port nobody uses. As long as it is held (bound, not listening) the kernel gives it to
+// nobody else; who binds it by number with SO_REUSEADDR, as rank 0 does, still can.
+Result<Port> reserve_port() {
+  Result<SocketAddress> loopback = parse_host("127.0.0.1", 0);
   if (!loopback) {
     return tl::unexpected(loopback.error());
   }
-  const Result<Listening> listening = listen_tcp(*loopback);
-  if (!listening) {
-    return tl::unexpected(listening.error());
+  Port port{Fd(::socket(loopback->family(), SOCK_STREAM | SOCK_CLOEXEC, 0)), 0};
+  const int on = 1;
+  if (!port.held || ::setsockopt(port.held.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+      ::bind(port.held.get(), loopback->data(), loopback->length) != 0) {
+    return fail(Code::system, "no free port on 127.0.0.1: " + errno_text(errno), errno);
   }
-  return listening->address.port();
+  port.number = local_address(port.held.get()).port();
+  return port;
 }
 
 // torch listens beside PRUNEX_ROOT: every node must know the port without asking.
@@ -104,14 +115,15 @@ Result<Job> make_job(WorldRequest request, const NodeContext& context, std::stri
     }
     return job;
   }
-  const Result<int> port = free_port();
-  const Result<int> master_port = free_port();
+  Result<Port> port = reserve_port();
+  const Result<Port> master_port = reserve_port();  // not held on: torch may not share
   if (!port || !master_port) {
     return tl::unexpected((port ? master_port : port).error());
   }
-  job.root = strf("127.0.0.1:%d", *port);
+  job.root = strf("127.0.0.1:%d", port->number);
+  job.root_port = std::move(port->held);
   job.master_address = "127.0.0.1";
-  job.master_port = std::to_string(*master_port);
+  job.master_port = std::to_string(master_port->number);
   return job;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "plugin/base/config.h"
+#include "plugin/base/fd.h"
 #include "plugin/base/result.h"
 #include "tools/options.h"
 
@@ -26,6 +27,7 @@ struct Job {
   WorldShape shape;
   NodeContext context;
   std::string root;                         // where rank 0 listens
+  Fd root_port;                             // keeps its port for rank 0; none in a node context
   std::string master_address, master_port;  // for torch; empty: as the user has set them
   double grace_s = 15;                      // between SIGTERM and SIGKILL
   std::string who;                          // begins this job's messages: "prunex run"

@@ -25,18 +25,23 @@ namespace {
 
 constexpr double kProbeSeconds = 20;
 
-std::string own_folder() {
+// The folder above this program's: an installation's prefix, or the build tree.
+std::string prefix() {
   char self[PATH_MAX];
   const ssize_t length = ::readlink("/proc/self/exe", self, sizeof self);
-  const std::string path(self, length > 0 ? static_cast<size_t>(length) : 0);
-  return path.substr(0, path.rfind('/'));
+  std::string path(self, length > 0 ? static_cast<size_t>(length) : 0);
+  for (int up = 0; up < 2; ++up) {
+    path.erase(std::min(path.rfind('/'), path.size()));
+  }
+  return path;
 }
 
 std::vector<std::string> folders(const Environment& environment) {
-  const std::string own = own_folder();
-  std::vector<std::string> out = {own + "/../plugin", own + "/../lib",
-                                  own + "/../lib/x86_64-linux-gnu", own + "/../lib64"};
-  std::string paths = environment.lookup("LD_LIBRARY_PATH").value_or("");
+  const std::string installed = PRUNEX_LIBDIR;  // of this build, mostly relative to the prefix
+  std::vector<std::string> out = {
+      prefix() + "/plugin", installed.starts_with('/') ? installed : prefix() + "/" + installed,
+      prefix() + "/lib", prefix() + "/lib64"};
+  const std::string paths = environment.lookup("LD_LIBRARY_PATH").value_or("");
   for (size_t begin = 0; begin < paths.size();) {
     const size_t end = std::min(paths.find(':', begin), paths.size());
     if (end > begin) {

@@ -40,7 +40,7 @@ def case_A6_one_line_says_whether_it_works():
         lib.unlink()
         done = run(command, "info")
         expect(done.returncode == 1 and done.stdout.startswith("not ready") and "libprunex.so" in done.stdout, done)
-        expect(str(lib.parent) in done.stdout.replace("/bin/../", "/"), "the paths tried", done.stdout)
+        expect(str(lib.parent) in done.stdout, "the paths tried", done.stdout)
 
 
 def case_A6_library_by_path():

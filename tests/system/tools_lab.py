@@ -13,7 +13,7 @@ PRUNEX = os.environ.get("PRUNEX_UNDER_TEST", str(ROOT / "build" / "tools" / "pru
 
 # What launchers set: a test starts from a world of its own.
 LAUNCHER = ("PRUNEX_", "OMPI_", "PMI_", "SLURM_", "MASTER_", "NCCL_")
-SINGLE = ("RANK", "WORLD_SIZE", "NODE_RANK", "NNODES", "LOCAL_RANK", "NETLAB_MODE", "NETLAB_RATE")
+SINGLE = ("LD_LIBRARY_PATH", "RANK", "WORLD_SIZE", "NODE_RANK", "NNODES", "LOCAL_RANK", "NETLAB_MODE", "NETLAB_RATE")
 
 
 def environment(**extra):

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "plugin/base/address.h"
+#include "plugin/base/sockets.h"
 #include "tools/launch.h"
 
 namespace prunex::tools {
@@ -142,6 +144,14 @@ TEST(Jobs, one_node_keeps_the_machines_identity) {
   const Result<Job> job = make_job({.ranks = 2}, NodeContext{}, "test", {"true"});
   ASSERT_TRUE(job);
   EXPECT_EQ(value_of(rank_variables(*job, 0), "PRUNEX_NODE_ID"), "(unset)");
+}
+
+TEST(Jobs, rank_0_can_listen_at_the_port_that_is_kept_for_it) {
+  const Result<Job> job = make_job({.ranks = 2}, NodeContext{}, "test", {"true"});
+  ASSERT_TRUE(job);
+  const Result<SocketAddress> root = parse_address(job->root);
+  ASSERT_TRUE(root);
+  EXPECT_TRUE(listen_tcp(*root));
 }
 
 TEST(Jobs, per_node_starter_starts_its_own_ranks_only) {
