@@ -193,26 +193,35 @@ bool Exchange::try_reduce() {
   return true;
 }
 
+// A result may be in its slot and still wait for the commit; after a violation it is passed over.
+Exchange::Ready Exchange::result_ready(size_t chunk) const {
+  const uint64_t ready =
+      networked_
+          ? c_.memory.leader(plan_.chunks[chunk].rail).finished.load(std::memory_order_acquire)
+          : min_reduced();
+  if (ready <= global(chunk)) {
+    return Ready::no;
+  }
+  if (!in_.audited) {
+    return Ready::yes;
+  }
+  const uint64_t word = c_.memory.leader(0).commit.load(std::memory_order_acquire);
+  if (word >> 2 != in_.header.sequence) {
+    return Ready::no;
+  }
+  return static_cast<Audit>(word & 3) == Audit::clean ? Ready::yes : Ready::discard;
+}
+
 bool Exchange::try_unpack() {
   const size_t c = unpacked_;
   if (c >= plan_.chunks.size()) {
     return false;
   }
-  const uint64_t ready =
-      networked_ ? c_.memory.leader(plan_.chunks[c].rail).finished.load(std::memory_order_acquire)
-                 : min_reduced();
-  if (ready <= global(c)) {
+  const Ready ready = result_ready(c);
+  if (ready == Ready::no) {
     return false;
   }
-  bool write = true;
-  if (in_.audited) {
-    const uint64_t word = c_.memory.leader(0).commit.load(std::memory_order_acquire);
-    if (word >> 2 != in_.header.sequence) {
-      return false;
-    }
-    write = static_cast<Audit>(word & 3) == Audit::clean;
-  }
-  if (write) {
+  if (ready == Ready::yes) {
     const Timed timed(c_.times.unpack);
     unpack(*in_.layout, plan_.type, c_.memory.output(slot(c)), slice_of(c), in_.recv);
   }

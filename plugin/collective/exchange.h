@@ -45,6 +45,8 @@ class Exchange {
  private:
   [[nodiscard]] Go local_headers();
   [[nodiscard]] Go verdict() const;
+  enum class Ready : uint8_t { no, yes, discard };
+  [[nodiscard]] Ready result_ready(size_t chunk) const;
   bool try_unpack();
   bool try_reduce();
   bool try_pack();

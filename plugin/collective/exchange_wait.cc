@@ -92,6 +92,13 @@ Error Exchange::late(bool direct_only) const {
       return blame(c_.rank_at(i), "reduce its part of the call");
     }
   }
+  for (size_t i = 0; i < c_.local_size(); ++i) {
+    const uint64_t mine = c_.memory.rank(i).unpacked.load(std::memory_order_acquire);
+    if (i != c_.local && mine < in_.end() &&
+        result_ready(std::max(mine, in_.base) - in_.base) == Ready::yes) {
+      return blame(c_.rank_at(i), "take the result of the call");
+    }
+  }
   if (!direct_only) {
     if (agreement_) {
       if (const int rank = agreement_->awaited_rank(); rank >= 0) {
