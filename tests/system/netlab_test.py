@@ -318,6 +318,22 @@ os.unlink(f'/dev/shm/netlab-test-{rank}')
     expect(sorted(done.out.splitlines()) == [f"{i} ['netlab-test-{i}']" for i in (0, 1)], done)
 
 
+def case_main_job():
+    """Two nodes of two ranks, dense and compact, as scripts/demo.sh runs them, on a smaller model."""
+    require_namespaces()
+    run = subprocess.run(
+        [NETLAB, "--nodes", "2", "--", os.environ["PRUNEX_UNDER_TEST"], "bench", "allreduce", "--check",
+         "--ranks-per-node", "2", "--model", "resnet18", "--keep", "0.4", "--iters", "2", "--json", "-"],
+        capture_output=True, text=True, timeout=LIMIT)
+    expect(run.returncode == 0, run)
+    document = json.loads(run.stdout)
+    rows = {row["mode"]: row for row in document["results"]}
+    expect(document["world"] == 4 and document["nodes"] == 2, document)
+    expect(all(row["errors"] == 0 for row in rows.values()), rows)
+    dense, compact = rows["dense"]["bytes_wire"], rows["compact"]["bytes_wire"]
+    expect(0 < compact <= (rows["compact"]["density"] + 0.01) * dense, rows)
+
+
 def case_loopback():
     """The fall-back: says that no rate holds, keeps the rest of the contract."""
     with Mark() as mark:
