@@ -42,7 +42,7 @@ LayerShape shape_of(const std::string& pattern, bool large, size_t layer) {
   if (pattern == "channels1x1") {
     return {large ? 512 : 16, kChannels[layer % 4], 1};
   }
-  return large ? LayerShape{1024, 1024, 1} : LayerShape{128, 256, 1};
+  return large ? LayerShape{1024, 1024, 1} : LayerShape{128, 512, 1};
 }
 
 Result<CompiledMask> mask_of(const std::string& pattern, const LayerShape& shape, double keep,
