@@ -5,6 +5,9 @@
 
 #include "kernels/host/table.h"
 #include "kernels/host/walk.h"
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 namespace prunex {
 namespace {
@@ -31,8 +34,9 @@ struct Packer : host::Tally {
     packed += bytes;
   }
   void rows(const Rows& r) {
-    add(table.pack_rows[shift](block_of(r, shift), buffer + (r.first << shift), packed, packed_end,
-                               value_bits));
+    const uint64_t least_run = value_bits != 0 ? table.audit_run_bytes : table.copy_run_bytes;
+    add(table.pack_rows[shift](block_of(r, shift, least_run), buffer + (r.first << shift), packed,
+                               packed_end, value_bits));
     packed += (kept_per_row(r) * r.rows) << shift;
   }
 };
@@ -48,7 +52,8 @@ struct Auditor : host::Tally {
   }
   void run(uint64_t, uint64_t) {}
   void rows(const Rows& r) {
-    add(table.audit_rows[shift](block_of(r, shift), buffer + (r.first << shift), value_bits));
+    add(table.audit_rows[shift](block_of(r, shift, table.audit_run_bytes),
+                                buffer + (r.first << shift), value_bits));
   }
 };
 
@@ -58,20 +63,35 @@ struct Unpacker {
   std::byte* buffer;
   const std::byte* packed;
   const std::byte* packed_end;
+  bool stream;
 
   void gap(uint64_t begin, uint64_t end) {
-    std::memset(buffer + (begin << shift), 0, (end - begin) << shift);
+    std::byte* dst = buffer + (begin << shift);
+    const size_t bytes = (end - begin) << shift;
+    stream ? table.stream_zero(dst, bytes) : static_cast<void>(std::memset(dst, 0, bytes));
   }
   void run(uint64_t begin, uint64_t end) {
+    std::byte* dst = buffer + (begin << shift);
     const size_t bytes = (end - begin) << shift;
-    std::memcpy(buffer + (begin << shift), packed, bytes);
+    stream ? table.stream_copy(dst, packed, bytes)
+           : static_cast<void>(std::memcpy(dst, packed, bytes));
     packed += bytes;
   }
   void rows(const Rows& r) {
-    table.unpack_rows[shift](block_of(r, shift), packed, packed_end, buffer + (r.first << shift));
+    const host::UnpackRows unpack_rows =
+        stream ? table.stream_rows[shift] : table.unpack_rows[shift];
+    const uint64_t least_run = stream ? host::kStreamRunBytes : table.copy_run_bytes;
+    unpack_rows(block_of(r, shift, least_run), packed, packed_end, buffer + (r.first << shift));
     packed += (kept_per_row(r) * r.rows) << shift;
   }
 };
+
+// Stores past the caches are not ordered with the flag that will tell another thread about them.
+void fence() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
 
 template <class Visitor>
 void walk(const Layout& layout, const Slice& slice, Visitor& visitor) {
@@ -96,8 +116,11 @@ void pack(const Layout& layout, DType type, const void* buffer, const Slice& sli
 }
 
 AuditCount audit(const Layout& layout, DType type, const void* buffer, const Slice& slice) {
-  Auditor auditor{{}, host::active_table(), host::log2_size(type),
-                  static_cast<const std::byte*>(buffer), host::value_bits_of(type)};
+  Auditor auditor{{},
+                  host::active_table(),
+                  host::log2_size(type),
+                  static_cast<const std::byte*>(buffer),
+                  host::value_bits_of(type)};
   walk(layout, slice, auditor);
   return auditor.counted();
 }
@@ -106,9 +129,18 @@ void unpack(const Layout& layout, DType type, const void* packed, const Slice& s
             void* buffer) {
   const unsigned shift = host::log2_size(type);
   const auto* from = static_cast<const std::byte*>(packed);
-  Unpacker unpacker{host::active_table(), shift, static_cast<std::byte*>(buffer), from,
-                    from + ((slice.kept_end - slice.kept_begin) << shift)};
+  const Table& table = host::active_table();
+  Unpacker unpacker{
+      table,
+      shift,
+      static_cast<std::byte*>(buffer),
+      from,
+      from + ((slice.kept_end - slice.kept_begin) << shift),
+      table.stream_copy != nullptr && (layout.count << shift) >= host::stream_bytes()};
   walk(layout, slice, unpacker);
+  if (unpacker.stream) {
+    fence();
+  }
 }
 
 }  // namespace prunex

@@ -189,7 +189,8 @@ class TileReducer : public host::Tally {
   void take(const Rows& r, uint64_t num_rows, uint64_t kept) {
     Rows some = r;
     some.rows = num_rows;
-    Tally::add(table_.pack_rows[shift_](block_of(some, shift_), at(r.first),
+    const uint64_t least_run = value_bits_ != 0 ? table_.audit_run_bytes : table_.copy_run_bytes;
+    Tally::add(table_.pack_rows[shift_](block_of(some, shift_, least_run), at(r.first),
                                         tile_ + (used_ << shift_), tile_ + sizeof tile_,
                                         value_bits_));
     used_ += num_rows * kept;

@@ -21,14 +21,14 @@ struct BenchPackOptions {
   std::vector<std::string> patterns;  // empty: all of bench_pack_patterns()
   std::vector<size_t> bytes;  // logical buffer sizes; empty: one beyond the caches, one in L2
   double keep = 0.4;          // share of kept filters, channels or blocks (N:M has its own)
-  int iterations = 9;         // timed; the median counts
-  int warmup = 2;
+  int iterations = 7;         // timed; the median counts
+  int warmup = 1;
   uint64_t seed = 1;
   // Called with one line before each group of measurements; empty: silent.
   std::function<void(const std::string&)> progress;
 };
 
-// filters3x3, channels3x3, filters_channels3x3, channels1x1, blocks32, nm24, dense
+// filters3x3, channels3x3, filters_channels3x3, channels1x1, blocks32, blocks128, nm24, dense
 [[nodiscard]] const std::vector<std::string>& bench_pack_patterns();
 
 // Appends one object per (bytes, pattern, dtype, isa, op) to out["results"]:

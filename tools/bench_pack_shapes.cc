@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -41,7 +42,7 @@ LayerShape shape_of(const std::string& pattern, bool large, size_t layer) {
   if (pattern == "channels1x1") {
     return {large ? 512 : 16, kChannels[layer % 4], 1};
   }
-  return large ? LayerShape{1024, 1024, 1} : LayerShape{128, 256, 1};
+  return large ? LayerShape{1024, 1024, 1} : LayerShape{128, 512, 1};
 }
 
 Result<CompiledMask> mask_of(const std::string& pattern, const LayerShape& shape, double keep,
@@ -51,10 +52,11 @@ Result<CompiledMask> mask_of(const std::string& pattern, const LayerShape& shape
   const int64_t edge = std::llround(std::sqrt(static_cast<double>(shape.area)));
   spec.sizes = {shape.out, shape.in, edge, edge};
   Flags out, in;
-  if (pattern == "blocks32") {
+  if (pattern.starts_with("blocks")) {
+    const int64_t block = std::atoll(pattern.c_str() + 6);
     spec.kind = MaskKind::blocks;
-    spec.block = {32, 32};
-    out = choose(rng, (shape.out / 32) * (shape.in / 32), keep);
+    spec.block = {block, block};
+    out = choose(rng, (shape.out / block) * (shape.in / block), keep);
     spec.cells = out;
     return compile(spec);
   }

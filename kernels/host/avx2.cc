@@ -9,6 +9,10 @@ constexpr Table make_table() {
   Table t{};
   fill_rows<VectorWords<Avx2Lanes1>, VectorWords<Avx2Lanes2>, VectorWords<Avx2Lanes4>,
             VectorWords<Avx2Lanes8>>(t);
+  fill_streams<VectorWords<Avx2Lanes1>, VectorWords<Avx2Lanes2>, VectorWords<Avx2Lanes4>,
+               VectorWords<Avx2Lanes8>>(t);
+  t.copy_run_bytes = 64;
+  t.audit_run_bytes = 64;
   fill_reductions(t);
   return t;
 }

@@ -210,12 +210,23 @@ struct Avx2Common {
     copy_avx2(dst, src, bytes);
   }
   static void zero(std::byte* dst, size_t bytes) { zero_avx2(dst, bytes); }
+  static void stream_line(std::byte* dst, const std::byte* src) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(dst), load32(src));
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(dst + 32), load32(src + 32));
+  }
+  static void stream_zeros(std::byte* dst) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(dst), _mm256_setzero_si256());
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(dst + 32), _mm256_setzero_si256());
+  }
 };
 
 struct Avx2Lanes4 : Avx2Common<4> {
   static constexpr size_t kLanes = 8, kBytes = 32;
   static __m256i load(const std::byte* p) { return load32(p); }
   static void store(std::byte* p, __m256i v) { store32(p, v); }
+  static void stream(std::byte* p, __m256i v) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), v);
+  }
   static __m256i first(size_t n) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)),
                               _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -243,6 +254,9 @@ struct Avx2Lanes8 : Avx2Common<8> {
   static constexpr size_t kLanes = 4, kBytes = 32;
   static __m256i load(const std::byte* p) { return load32(p); }
   static void store(std::byte* p, __m256i v) { store32(p, v); }
+  static void stream(std::byte* p, __m256i v) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), v);
+  }
   static __m256i first(size_t n) {
     return _mm256_cmpgt_epi64(_mm256_set1_epi64x(static_cast<long long>(n)),
                               _mm256_setr_epi64x(0, 1, 2, 3));
@@ -270,6 +284,9 @@ struct Avx2Lanes2 : Avx2Common<2> {
   static constexpr size_t kLanes = 8, kBytes = 16;
   static __m128i load(const std::byte* p) { return load16(p); }
   static void store(std::byte* p, __m128i v) { store16(p, v); }
+  static void stream(std::byte* p, __m128i v) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(p), v);
+  }
   static __m128i load_first(const std::byte* p, size_t n) { return load_bytes(p, 2 * n); }
   static void store_first(std::byte* p, __m128i v, size_t n) { store_bytes(p, v, 2 * n); }
   static __m128i compress(uint64_t k, __m128i v) {
@@ -291,6 +308,9 @@ struct Avx2Lanes1 : Avx2Common<1> {
     return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
   }
   static void store(std::byte* p, __m128i v) { _mm_storel_epi64(reinterpret_cast<__m128i*>(p), v); }
+  static void stream(std::byte* p, __m128i v) {
+    _mm_stream_si64(reinterpret_cast<long long*>(p), _mm_cvtsi128_si64(v));
+  }
   static __m128i load_first(const std::byte* p, size_t n) { return load_bytes(p, n); }
   static void store_first(std::byte* p, __m128i v, size_t n) { store_bytes(p, v, n); }
   static __m128i compress(uint64_t k, __m128i v) {

@@ -10,6 +10,10 @@ constexpr Table make_table() {
   Table t{};
   fill_rows<VectorWords<Avx512Lanes1>, VectorWords<Avx512Lanes2>, VectorWords<Avx512Lanes4>,
             VectorWords<Avx512Lanes8>>(t);
+  fill_streams<VectorWords<Avx512Lanes1>, VectorWords<Avx512Lanes2>, VectorWords<Avx512Lanes4>,
+               VectorWords<Avx512Lanes8>>(t);
+  t.copy_run_bytes = 64;
+  t.audit_run_bytes = 256;
   fill_reductions(t);
   return t;
 }

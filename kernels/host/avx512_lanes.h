@@ -70,6 +70,13 @@ struct Avx512Common {
     }
   }
 
+  static void stream_line(std::byte* dst, const std::byte* src) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(dst), load64(src));
+  }
+  static void stream_zeros(std::byte* dst) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(dst), _mm512_setzero_si512());
+  }
+
   static void zero(std::byte* dst, size_t bytes) {
     if (bytes >= kLongCopy) {
       __builtin_memset(dst, 0, bytes);
@@ -91,6 +98,9 @@ struct Avx512Whole : Avx512Common<kElementWidth> {
   static constexpr size_t kBytes = 64, kLanes = 64 / kElementWidth;
   static __m512i load(const std::byte* p) { return load64(p); }
   static void store(std::byte* p, __m512i v) { store64(p, v); }
+  static void stream(std::byte* p, __m512i v) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(p), v);
+  }
   static __m512i load_first(const std::byte* p, size_t n) {
     return load_bytes(p, n * kElementWidth);
   }
@@ -162,6 +172,9 @@ struct Avx512Lanes2 : Avx512Widened<2> {
   static void store(std::byte* p, __m512i v) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(v));
   }
+  static void stream(std::byte* p, __m512i v) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(v));
+  }
   static __m512i load_first(const std::byte* p, size_t n) {
     return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(static_cast<__mmask16>(low_bits(n)), p));
   }
@@ -176,6 +189,9 @@ struct Avx512Lanes1 : Avx512Widened<1> {
   }
   static void store(std::byte* p, __m512i v) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));
+  }
+  static void stream(std::byte* p, __m512i v) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));
   }
   static __m512i load_first(const std::byte* p, size_t n) {
     return _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(static_cast<__mmask16>(low_bits(n)), p));

@@ -78,6 +78,8 @@ constexpr Table make_table() {
   Table t{};
   fill_rows<ScalarWords<uint8_t>, ScalarWords<uint16_t>, ScalarWords<uint32_t>,
             ScalarWords<uint64_t>>(t);
+  t.copy_run_bytes = 64;
+  t.audit_run_bytes = 64;
   fill_reductions(t);
   return t;
 }

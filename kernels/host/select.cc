@@ -14,6 +14,7 @@ namespace host {
 namespace {
 
 constinit std::atomic<const Table*> g_table{nullptr};
+constinit std::atomic<size_t> g_stream_bytes{kStreamBytes};
 
 #if defined(__x86_64__)
 // __builtin_cpu_supports also asks whether the operating system saves the registers. Clang 14's
@@ -104,9 +105,12 @@ const Table& active_table() {
   return *t;
 }
 
-void use_version(Version version) {
+size_t stream_bytes() { return g_stream_bytes.load(std::memory_order_relaxed); }
+
+void use_version(Version version, size_t stream_bytes) {
   if (const Table* t = table_of(version)) {
     g_table.store(t, std::memory_order_relaxed);
+    g_stream_bytes.store(stream_bytes, std::memory_order_relaxed);
   }
 }
 
@@ -123,6 +127,7 @@ Result<> select_isa(Isa isa) {
              host::name_of(isa), need, isa_available(Isa::avx2) ? "avx2" : "scalar"));
   }
   host::g_table.store(t, std::memory_order_relaxed);
+  host::g_stream_bytes.store(host::kStreamBytes, std::memory_order_relaxed);
   return {};
 }
 

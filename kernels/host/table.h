@@ -35,6 +35,9 @@ using AuditRows = uint64_t (*)(const RowBlock& block, const void* src, uint64_t 
 // row.
 using UnpackRows = void (*)(const RowBlock& block, const void* packed, const void* packed_end,
                             void* dst);
+// Copies and zeros for unpack's long stretches.
+using CopyBytes = void (*)(void* dst, const void* src, size_t bytes);
+using ZeroBytes = void (*)(void* dst, size_t bytes);
 // Elements that are not zero under value_bits.
 using CountNonzero = uint64_t (*)(const void* src, size_t count, uint64_t value_bits);
 
@@ -57,6 +60,14 @@ struct Table {
   AuditRows audit_rows[4];
   UnpackRows unpack_rows[4];
   CountNonzero count_nonzero[4];
+  // The same as unpack_rows, past the caches: for buffers that no cache would hold until they are
+  // read. The caller fences. Null where there is no such way.
+  UnpackRows stream_rows[4];
+  CopyBytes stream_copy;
+  ZeroBytes stream_zero;
+  // Patterns whose kept runs are on average at least this long, in bytes, are copied run by run
+  // instead of compressed: without an audit, and with one (which has to read the gaps as well).
+  uint32_t copy_run_bytes, audit_run_bytes;
   // Indexed by DType, Acc and Take.
   TakeBlock take[kNumDTypes][kNumTakes];
   DivideBlock divide[kNumAccs];
@@ -77,7 +88,14 @@ extern const Table kAvx512Vbmi2Table;  // 1- and 2-byte elements by their own co
 [[nodiscard]] const Table* table_of(Version version);
 // The table in force. Chosen at the first use when select_isa was not called.
 [[nodiscard]] const Table& active_table();
-// For tests of versions that select_isa would pass over.
-void use_version(Version version);
+
+// Buffers of this many bytes are unpacked past the caches: more than one core's share of any of
+// today's last-level caches.
+inline constexpr size_t kStreamBytes = size_t{32} << 20;
+// Then runs are copied one by one from this mean length on: shorter ones seldom fill whole lines.
+inline constexpr uint64_t kStreamRunBytes = 1024;
+[[nodiscard]] size_t stream_bytes();
+// For tests: a version that select_isa would pass over, another limit than kStreamBytes.
+void use_version(Version version, size_t stream_bytes = kStreamBytes);
 
 }  // namespace prunex::host

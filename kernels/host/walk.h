@@ -61,10 +61,8 @@ struct Rows {
   return rank_at(*rows.pattern, rows.end) - rank_at(*rows.pattern, rows.begin);
 }
 
-// From this mean length in bytes on, kept runs are copied one by one; shorter ones are compressed.
-inline constexpr uint64_t kCopyRunBytes = 256;
-
-[[nodiscard]] inline RowBlock block_of(const Rows& rows, unsigned shift) {
+// least_run: the mean length in bytes from which on kept runs are copied one by one.
+[[nodiscard]] inline RowBlock block_of(const Rows& rows, unsigned shift, uint64_t least_run) {
   RowBlock block;
   block.begin = rows.begin;
   block.end = rows.end;
@@ -75,7 +73,7 @@ inline constexpr uint64_t kCopyRunBytes = 256;
   }
   const Pattern& p = *rows.pattern;
   block.bits = p.bits.data();
-  if (p.wide && (p.kept << shift) >= kCopyRunBytes * p.runs.size()) {
+  if (p.wide && (p.kept << shift) >= least_run * p.runs.size()) {
     const auto from = std::partition_point(p.runs.begin(), p.runs.end(), [&](const KeptRange& run) {
       return run.begin + run.count <= rows.begin;
     });

@@ -8,6 +8,8 @@
 //   expand(k, v)             the first lanes of v to those whose bit is set; +0 elsewhere
 //   nonzero(v, value_bits)   bit per lane
 //   count, copy, zero        over contiguous memory
+//   stream                   store past the caches, at a multiple of kBytes within a line
+//   stream_line, stream_zeros  64 bytes of a copy, or of zeros, to the begin of a line
 // Internal linkage: included by every instruction set's file, each with its own flags.
 #pragma once
 #include "kernels/host/rows.h"
@@ -16,6 +18,8 @@ namespace prunex::host {
 namespace {
 
 inline size_t ones(uint64_t word) { return static_cast<size_t>(__builtin_popcountll(word)); }
+
+constexpr size_t kStreamLeast = 256;  // bytes; less has hardly a whole line
 
 template <class L>
 struct VectorWords {
@@ -96,11 +100,51 @@ struct VectorWords {
     return packed;
   }
 
+  // dst: at the begin of a line.
+  static const std::byte* expand_stream(const std::byte* packed, const std::byte* packed_end,
+                                        uint64_t word, std::byte* dst) {
+    if (static_cast<size_t>(packed_end - packed) < 64 * kWidth) [[unlikely]] {
+      return expand_part(packed, packed_end, word, 64, dst);
+    }
+#pragma GCC unroll 16
+    for (size_t s = 0; s < kSteps; ++s) {
+      const uint64_t k = lanes_of(&word, s);
+      L::stream(dst + s * L::kBytes, L::expand(k, L::load(packed)));
+      packed += ones(k) * kWidth;
+    }
+    return packed;
+  }
+
   static uint64_t count(const std::byte* src, size_t n, uint64_t value_bits) {
     return L::count(src, n, value_bits);
   }
   static void copy(std::byte* dst, const std::byte* src, size_t bytes) { L::copy(dst, src, bytes); }
   static void zero(std::byte* dst, size_t bytes) { L::zero(dst, bytes); }
+
+  static void copy_stream(std::byte* dst, const std::byte* src, size_t bytes) {
+    if (bytes < kStreamLeast) {
+      return L::copy(dst, src, bytes);
+    }
+    const size_t head = (0 - reinterpret_cast<uintptr_t>(dst)) % 64;
+    L::copy(dst, src, head);
+    size_t at = head;
+    for (; bytes - at >= 64; at += 64) {
+      L::stream_line(dst + at, src + at);
+    }
+    L::copy(dst + at, src + at, bytes - at);
+  }
+  static void zero_stream(std::byte* dst, size_t bytes) {
+    if (bytes < kStreamLeast) {
+      return L::zero(dst, bytes);
+    }
+    const size_t head = (0 - reinterpret_cast<uintptr_t>(dst)) % 64;
+    L::zero(dst, head);
+    size_t at = head;
+    for (; bytes - at >= 64; at += 64) {
+      L::stream_zeros(dst + at);
+    }
+    L::zero(dst + at, bytes - at);
+  }
 
   // Fewer than 64 columns, or close to the end of the packed elements.
   template <bool kAudit>

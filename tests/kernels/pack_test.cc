@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string>
+#include <tuple>
 
 #include "kernels/half.h"
 #include "tests/kernels/pack_support.h"
@@ -146,14 +148,22 @@ void check_slice(const Case& c, DType type, const std::byte* buffer, const Slice
   EXPECT_TRUE(poisoned(slice_end, whole.data() + whole.size())) << "unpack wrote past the slice";
 }
 
-class PackTest : public testing::TestWithParam<host::Version> {
+// Each version twice: buffers unpacked through the caches, and all of them past the caches.
+class PackTest : public testing::TestWithParam<std::tuple<host::Version, bool>> {
  protected:
-  void SetUp() override { host::use_version(GetParam()); }
+  void SetUp() override {
+    const auto [version, stream] = GetParam();
+    host::use_version(version, stream ? 0 : SIZE_MAX);
+  }
   RestoreIsa restore_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Isa, PackTest, testing::ValuesIn(versions()),
-                         [](const auto& p) { return name_of(p.param); });
+INSTANTIATE_TEST_SUITE_P(Isa, PackTest,
+                         testing::Combine(testing::ValuesIn(versions()), testing::Bool()),
+                         [](const auto& p) {
+                           return std::string(name_of(std::get<0>(p.param))) +
+                                  (std::get<1>(p.param) ? "_stream" : "");
+                         });
 
 TEST_P(PackTest, whole_buffers_of_every_structure_and_type) {
   Rng rng(1);

@@ -34,6 +34,14 @@ tl::unexpected<Error> no_room(size_t bytes, int fd, int err) {
       err);
 }
 
+tl::unexpected<Error> no_descriptor(const char* what, const std::string& name, int err) {
+  return fail(
+      Code::system,
+      strf("cannot %s shared memory %s: %s; the limit of open files is set with 'ulimit -n'", what,
+           name.c_str(), strerror(err)),
+      err);
+}
+
 Result<std::byte*> map(int fd, size_t bytes) {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (p == MAP_FAILED) {
@@ -79,6 +87,9 @@ Result<Segment> Segment::create(size_t bytes) {
   const Fd fd(::open(name->c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) {
     const int err = errno;
+    if (err == EMFILE || err == ENFILE) {
+      return no_descriptor("create", *name, err);
+    }
     return fail(Code::system,
                 strf("cannot create shared memory %s: %s; /dev/shm must be a writable tmpfs",
                      name->c_str(), strerror(err)),
@@ -116,6 +127,9 @@ Result<Segment> Segment::attach(std::string_view name, size_t bytes) {
   const Fd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (!fd) {
     const int err = errno;
+    if (err == EMFILE || err == ENFILE) {
+      return no_descriptor("open", path, err);
+    }
     return fail(Code::system,
                 strf("cannot open shared memory %s: %s; its creator may have ended, or the two "
                      "processes do not share /dev/shm (containers need --ipc=host or one pod)",
