@@ -14,28 +14,15 @@ namespace prunex::collective {
 namespace {
 
 constexpr size_t kCacheLimit = 256;  // plans and effective layouts; then the cache starts afresh
+constexpr size_t kSampledLimit =
+    4096;  // masks whose calls are counted; then the count starts afresh
 constexpr uint64_t kSampleFirst = 10, kSampleEvery = 64;
 
-uint64_t parameter_key(const Layout& layout, size_t segment) {
-  const Segment& s = layout.segments[segment];
-  return Digest().add(layout.shape_digest).add(segment).add(s.mask->digest).value();
-}
-
 // Payload bytes that one leader would send for a dense call of `elements`.
-uint64_t dense_wire_bytes(const topo::World& world, const Plan& plan, uint64_t elements,
-                          const Tuning& tuning) {
-  const uint64_t nodes = plan.scope == Scope::node ? 1 : world.nodes.size();
-  const uint64_t wide = size_of(plan.partial), narrow = size_of(plan.type);
-  switch (choose_algorithm(tuning, nodes, elements * std::max(wide, narrow), wide != narrow)) {
-    case Algorithm::local:
-      return 0;
-    case Algorithm::inlined:
-    case Algorithm::exchange:
-      return elements * wide * (nodes - 1);
-    case Algorithm::scatter:
-      return elements * (nodes - 1) / nodes * (wide + narrow);
-  }
-  return 0;
+uint64_t dense_wire_bytes(const topo::World& world, const CallSpec& spec, const Tuning& tuning) {
+  const Traffic traffic{spec.scope == Scope::node ? 1 : world.nodes.size(),
+                        size_of(partial_type(spec.type, spec.op)), size_of(spec.type)};
+  return wire_bytes(choose_algorithm(tuning, traffic, spec.count), traffic, spec.count);
 }
 
 }  // namespace
@@ -169,22 +156,51 @@ Result<> Comm::run(const CallSpec& spec) {
   return run_alive(spec);
 }
 
+uint64_t Comm::parameter_key(const Layout& layout, size_t segment) {
+  return Digest().add(layout.shape_digest).add(segment).value();
+}
+
+// Segments whose mask is the one that broke its promise. A parameter with another mask by now is
+// forgiven.
+std::vector<uint8_t> Comm::broken_segments(const CallSpec& spec) {
+  const Layout& layout = spec.masked->layout;
+  Lessons& known = lessons(spec.scope);
+  std::vector<uint8_t> broken(layout.segments.size(), 0);
+  for (size_t i = 0; i < broken.size() && !known.broken.empty(); ++i) {
+    const auto found = known.broken.find(parameter_key(layout, i));
+    if (found == known.broken.end() || layout.segments[i].mask == nullptr) {
+      continue;
+    }
+    broken[i] = found->second == layout.segments[i].mask->digest ? 1 : 0;
+    if (broken[i] == 0) {
+      known.broken.erase(found);
+      ++known.version;
+    }
+  }
+  return broken;
+}
+
 // Masks that the operation cannot use, that would not pay, or that broke their promise are left
 // out: decided from what all ranks share, so that all decide alike.
 const Comm::Effective& Comm::effective(const CallSpec& spec) {
   const bool additive = spec.op == Op::sum || spec.op == Op::avg;
   const uint64_t shape = spec.masked ? spec.masked->layout.shape_digest : 0;
-  const uint64_t key = Digest()
-                           .add(spec.masked ? spec.masked->digest : 0)
-                           .add(shape)
-                           .add(spec.count)
-                           .add(additive)
-                           .add(size_of(spec.type))
-                           .add(dense_parameters_.size())
-                           .value();
-  if (const auto found = effective_.find(key); found != effective_.end()) {
+  const auto key_now = [&] {
+    return Digest()
+        .add(spec.masked ? spec.masked->digest : 0)
+        .add(shape)
+        .add(spec.count)
+        .add(additive)
+        .add(size_of(spec.type))
+        .add(spec.scope == Scope::node)
+        .add(lessons(spec.scope).version)
+        .value();
+  };
+  if (const auto found = effective_.find(key_now()); found != effective_.end()) {
     return found->second;
   }
+  const std::vector<uint8_t> broken = spec.masked ? broken_segments(spec) : std::vector<uint8_t>();
+  const uint64_t key = key_now();
   if (effective_.size() >= kCacheLimit) {
     effective_.clear();
   }
@@ -201,7 +217,7 @@ const Comm::Effective& Comm::effective(const CallSpec& spec) {
   for (size_t i = 0; i < n; ++i) {
     const bool optional =
         all.layout.segments[i].mask != nullptr && all.contracts[i] != Contract::project;
-    drop[i] = optional && (!additive || dense_parameters_.contains(parameter_key(all.layout, i)));
+    drop[i] = optional && (!additive || broken[i] != 0);
     any = any || drop[i] != 0;
   }
   e.masked = spec.masked;
@@ -227,17 +243,26 @@ const Comm::Effective& Comm::effective(const CallSpec& spec) {
   return effective_.emplace(key, std::move(e)).first->second;
 }
 
-bool Comm::sample_due(const Effective& e) {
+bool Comm::sample_due(const CallSpec& spec, const Effective& e) {
   if (!e.sampled) {
     return false;
   }
-  const uint64_t calls = sampled_calls_[e.masked->digest ^ e.masked->layout.shape_digest]++;
+  auto& counts = lessons(spec.scope).sampled;
+  if (counts.size() >= kSampledLimit) {
+    counts.clear();
+  }
+  const uint64_t calls = counts[e.masked->digest ^ e.masked->layout.shape_digest]++;
   return calls < kSampleFirst || calls % kSampleEvery == 0;
 }
 
 std::shared_ptr<const Plan> Comm::plan_for(const PlanRequest& request) {
-  const uint64_t key =
-      Digest().add(request.elements).add(request.type).add(request.op).add(request.scope).value();
+  const uint64_t key = Digest()
+                           .add(request.elements)
+                           .add(request.type)
+                           .add(request.op)
+                           .add(request.scope)
+                           .add(request.dense_elements)
+                           .value();
   if (const auto found = plans_.find(key); found != plans_.end()) {
     return found->second;
   }
@@ -252,7 +277,7 @@ std::shared_ptr<const Plan> Comm::plan_for(const PlanRequest& request) {
 
 Result<Outcome> Comm::exchange(const CallSpec& spec, const MaskedLayout& masked, bool audited,
                                bool counted) {
-  const auto plan = plan_for({masked.layout.kept, spec.type, spec.op, spec.scope});
+  const auto plan = plan_for({masked.layout.kept, spec.type, spec.op, spec.scope, spec.count});
   ExchangeInput in;
   in.plan = plan.get();
   in.layout = &masked.layout;
@@ -262,7 +287,9 @@ Result<Outcome> Comm::exchange(const CallSpec& spec, const MaskedLayout& masked,
   in.counted = counted;
   in.base = base_;
   CallHeader& h = in.header;
-  h.sequence = ++sequence_;
+  in.turn = ++turn_;
+  sequence_ += spec.scope == Scope::node ? 0 : 1;
+  h.sequence = sequence_;
   h.count = spec.count;
   h.shape_digest = masked.layout.shape_digest;
   h.mask_digest = masked.digest;
@@ -282,14 +309,17 @@ Result<Outcome> Comm::exchange(const CallSpec& spec, const MaskedLayout& masked,
   if (*outcome != Outcome::differ) {
     base_ = in.end();
   }
-  const std::lock_guard lock(stats_mutex_);
-  stats_.dropped_nonzero += one.dropped.projected;
+  settling_ = one.beyond_node() ? Scope::world : Scope::node;
+  if (*outcome == Outcome::done) {  // otherwise the call is made again, and counted then
+    const std::lock_guard lock(stats_mutex_);
+    stats_.dropped_nonzero += one.dropped.projected;
+  }
   return outcome;
 }
 
 Result<> Comm::run_alive(const CallSpec& spec) {
   const Effective e = effective(spec);  // a copy: recovery may clear the cache
-  const bool audited = e.lossless || sample_due(e);
+  const bool audited = e.lossless || sample_due(spec, e);
   auto outcome = exchange(spec, *e.masked, audited, audited || e.projected);
   if (!outcome) {
     return tl::unexpected(outcome.error());
@@ -300,24 +330,30 @@ Result<> Comm::run_alive(const CallSpec& spec) {
   } else if (*outcome == Outcome::violated) {
     result = resolve_violation(spec, *e.masked);
   }
-  count(spec, e);
+  if (result) {
+    count(spec, e.compact && *outcome == Outcome::done);
+  }
+  refresh_stats();
   return result;
 }
 
-void Comm::count(const CallSpec& spec, const Effective& e) {
-  const auto plan = plan_for({e.masked->layout.kept, spec.type, spec.op, spec.scope});
+void Comm::count(const CallSpec& spec, bool compact) {
+  const uint64_t dense = dense_wire_bytes(context_.world, spec, context_.tuning);
   const std::lock_guard lock(stats_mutex_);
   ++stats_.calls;
-  ++(e.compact ? stats_.calls_compact : stats_.calls_dense);
+  ++(compact ? stats_.calls_compact : stats_.calls_dense);
   stats_.bytes_logical += spec.count * size_of(spec.type);
+  for (const auto& links : context_.links) {
+    stats_.bytes_dense += links != nullptr ? dense / context_.links.size() : 0;
+  }
+}
+
+void Comm::refresh_stats() {
+  const std::lock_guard lock(stats_mutex_);
   stats_.bytes_sent = stats_.bytes_received = 0;
   for (const auto& links : context_.links) {
-    if (links != nullptr) {
-      stats_.bytes_sent += links->bytes_sent;
-      stats_.bytes_received += links->bytes_received;
-      stats_.bytes_dense += dense_wire_bytes(context_.world, *plan, spec.count, context_.tuning) /
-                            context_.links.size();
-    }
+    stats_.bytes_sent += links != nullptr ? links->bytes_sent : 0;
+    stats_.bytes_received += links != nullptr ? links->bytes_received : 0;
   }
   stats_.times = context_.times;
 }
