@@ -91,7 +91,7 @@ Difference compare(int a, const CallRecord& x, int b, const CallRecord& y) {
   }
   if (x.extra != y.extra) {
     return {strf("rank %d and rank %d differ in the arguments of the call (budgets, incumbents, "
-                 "hysteresis or kind)",
+                 "hysteresis or kind), or one of them was refused its own",
                  a, b),
             false};
   }
