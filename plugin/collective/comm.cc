@@ -13,10 +13,7 @@
 namespace prunex::collective {
 namespace {
 
-constexpr size_t kCacheLimit = 256;  // plans and effective layouts; then the cache starts afresh
-constexpr size_t kSampledLimit =
-    4096;  // masks whose calls are counted; then the count starts afresh
-constexpr uint64_t kSampleFirst = 10, kSampleEvery = 64;
+constexpr size_t kCacheLimit = 256;  // plans; then the cache starts afresh
 
 // Payload bytes that one leader would send for a dense call of `elements`.
 uint64_t dense_wire_bytes(const topo::World& world, const CallSpec& spec, const Tuning& tuning) {
@@ -62,6 +59,11 @@ Comm::~Comm() {
   }
 }
 
+void Comm::wait_idle() {
+  std::unique_lock lock(queue_mutex_);
+  idle_.wait(lock, [this] { return !busy_ && queue_.empty(); });
+}
+
 void Comm::wake() {
   if (wake_fd_) {
     const uint64_t one = 1;
@@ -91,6 +93,7 @@ void Comm::serve() {
         busy_ = false;
       }
       next->complete(std::move(result));
+      idle_.notify_all();
       continue;
     }
     pollfd fds[] = {{control_->poll_fd(), POLLIN, 0}, {wake_fd_.get(), POLLIN, 0}};
@@ -127,6 +130,7 @@ Result<> Comm::all_reduce(const CallSpec& spec) {
     busy_ = false;
     more = !queue_.empty() || stop_;
   }
+  idle_.notify_all();
   if (more) {
     wake();
   }
@@ -144,7 +148,21 @@ std::shared_ptr<Request> Comm::submit(const CallSpec& spec) {
   return request;
 }
 
+// Without memory a rank cannot do its part of the call: the others must not wait for it.
 Result<> Comm::run(const CallSpec& spec) {
+  try {
+    return run_if_alive(spec);
+  } catch (const std::exception& e) {
+    return tl::unexpected(
+        die(Error{Code::memory,
+                  strf("rank %d has no memory for a call of %llu "
+                       "elements (%s)",
+                       context_.rank, static_cast<unsigned long long>(spec.count), e.what()),
+                  0, context_.rank}));
+  }
+}
+
+Result<> Comm::run_if_alive(const CallSpec& spec) {
   if (!dead_) {
     if (auto verdict = control_->aborted()) {
       dead_ = to_error(*verdict);
@@ -154,105 +172,6 @@ Result<> Comm::run(const CallSpec& spec) {
     return tl::unexpected(*dead_);
   }
   return run_alive(spec);
-}
-
-uint64_t Comm::parameter_key(const Layout& layout, size_t segment) {
-  return Digest().add(layout.shape_digest).add(segment).value();
-}
-
-// Segments whose mask is the one that broke its promise. A parameter with another mask by now is
-// forgiven.
-std::vector<uint8_t> Comm::broken_segments(const CallSpec& spec) {
-  const Layout& layout = spec.masked->layout;
-  Lessons& known = lessons(spec.scope);
-  std::vector<uint8_t> broken(layout.segments.size(), 0);
-  for (size_t i = 0; i < broken.size() && !known.broken.empty(); ++i) {
-    const auto found = known.broken.find(parameter_key(layout, i));
-    if (found == known.broken.end() || layout.segments[i].mask == nullptr) {
-      continue;
-    }
-    broken[i] = found->second == layout.segments[i].mask->digest ? 1 : 0;
-    if (broken[i] == 0) {
-      known.broken.erase(found);
-      ++known.version;
-    }
-  }
-  return broken;
-}
-
-// Masks that the operation cannot use, that would not pay, or that broke their promise are left
-// out: decided from what all ranks share, so that all decide alike.
-const Comm::Effective& Comm::effective(const CallSpec& spec) {
-  const bool additive = spec.op == Op::sum || spec.op == Op::avg;
-  const uint64_t shape = spec.masked ? spec.masked->layout.shape_digest : 0;
-  const auto key_now = [&] {
-    return Digest()
-        .add(spec.masked ? spec.masked->digest : 0)
-        .add(shape)
-        .add(spec.count)
-        .add(additive)
-        .add(size_of(spec.type))
-        .add(spec.scope == Scope::node)
-        .add(lessons(spec.scope).version)
-        .value();
-  };
-  if (const auto found = effective_.find(key_now()); found != effective_.end()) {
-    return found->second;
-  }
-  const std::vector<uint8_t> broken = spec.masked ? broken_segments(spec) : std::vector<uint8_t>();
-  const uint64_t key = key_now();
-  if (effective_.size() >= kCacheLimit) {
-    effective_.clear();
-  }
-  Effective e;
-  if (spec.masked == nullptr) {
-    e.masked = std::make_shared<MaskedLayout>(
-        make_masked_layout(dense_layout(spec.count), {Contract::lossless}));
-    return effective_.emplace(key, std::move(e)).first->second;
-  }
-  const MaskedLayout& all = *spec.masked;
-  const size_t n = all.layout.segments.size();
-  std::vector<uint8_t> drop(n, 0);
-  bool any = false;
-  for (size_t i = 0; i < n; ++i) {
-    const bool optional =
-        all.layout.segments[i].mask != nullptr && all.contracts[i] != Contract::project;
-    drop[i] = optional && (!additive || broken[i] != 0);
-    any = any || drop[i] != 0;
-  }
-  e.masked = spec.masked;
-  if (any) {
-    e.masked = std::make_shared<MaskedLayout>(
-        make_masked_layout(without_masks(all.layout, drop), all.contracts));
-  }
-  if (!compaction_pays(context_.tuning, spec.count, e.masked->layout.kept, size_of(spec.type))) {
-    for (size_t i = 0; i < n; ++i) {
-      drop[i] = all.layout.segments[i].mask != nullptr && all.contracts[i] != Contract::project;
-    }
-    e.masked = std::make_shared<MaskedLayout>(
-        make_masked_layout(without_masks(all.layout, drop), all.contracts));
-  }
-  for (size_t i = 0; i < n; ++i) {
-    if (e.masked->layout.segments[i].mask != nullptr) {
-      e.lossless = e.lossless || all.contracts[i] == Contract::lossless;
-      e.sampled = e.sampled || all.contracts[i] == Contract::sampled;
-      e.projected = e.projected || all.contracts[i] == Contract::project;
-    }
-  }
-  e.compact = !e.masked->layout.dense();
-  return effective_.emplace(key, std::move(e)).first->second;
-}
-
-bool Comm::sample_due(const CallSpec& spec, const Effective& e) {
-  if (!e.sampled) {
-    return false;
-  }
-  auto& counts = lessons(spec.scope).sampled;
-  if (counts.size() >= kSampledLimit) {
-    counts.clear();
-  }
-  const uint64_t calls = counts[e.masked->digest ^ e.masked->layout.shape_digest]++;
-  return calls < kSampleFirst || calls % kSampleEvery == 0;
 }
 
 std::shared_ptr<const Plan> Comm::plan_for(const PlanRequest& request) {

@@ -71,7 +71,8 @@ class Request {
 class Comm {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Comm>> create(const CommOptions& options);
-  ~Comm();  // waits for calls in flight
+  ~Comm();           // waits for calls in flight
+  void wait_idle();  // the same, and lives on
 
   [[nodiscard]] Result<> all_reduce(const CallSpec& spec);
   [[nodiscard]] std::shared_ptr<Request> submit(const CallSpec& spec);
@@ -98,6 +99,7 @@ class Comm {
     bool compact = false, lossless = false, sampled = false, projected = false;
   };
   [[nodiscard]] Result<> run(const CallSpec& spec);
+  [[nodiscard]] Result<> run_if_alive(const CallSpec& spec);
   [[nodiscard]] Result<> run_alive(const CallSpec& spec);
   [[nodiscard]] const Effective& effective(const CallSpec& spec);
   // What calls have taught about masks. Ranks that call together must know the same.
@@ -151,6 +153,7 @@ class Comm {
   CommStats stats_;
 
   std::mutex queue_mutex_;
+  std::condition_variable idle_;
   std::deque<std::shared_ptr<Request>> queue_;
   bool busy_ = false, stop_ = false;
   Fd wake_fd_;

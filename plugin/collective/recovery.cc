@@ -239,6 +239,11 @@ Result<> Comm::resolve_violation(const CallSpec& spec, const MaskedLayout& maske
       broken[parameter_key(layout, o.segment)] = layout.segments[o.segment].mask->digest;
     }
   }
+  for (size_t i = 0; i < dense.size() && i < spec.masked->violations.size(); ++i) {
+    if (dense[i] != 0 && spec.masked->violations[i] != nullptr) {
+      spec.masked->violations[i]->fetch_add(1);
+    }
+  }
   {
     const std::lock_guard lock(stats_mutex_);
     ++stats_.violations;
