@@ -139,7 +139,7 @@ typedef struct {
   uint64_t digest;
   uint64_t epoch;
   uint64_t hits, misses_stale; /* calls by address: served; refused for another length or type */
-  uint64_t violations;         /* calls in which a dropped element was not zero */
+  uint64_t violations;         /* calls in which it was found not to keep LOSSLESS or SAMPLED */
 } prunex_mask_info_t;
 
 /* Publishes a mask. base: the buffer it belongs to, so that calls without a layout find it by address

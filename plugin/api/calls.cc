@@ -39,6 +39,12 @@ Result<> check_buffers(const CallSpec& s, bool contributes) {
   }
   const auto a = reinterpret_cast<uintptr_t>(s.send), b = reinterpret_cast<uintptr_t>(s.recv);
   const size_t bytes = s.count * size_of(s.type);
+  if (bytes > UINTPTR_MAX - a || bytes > UINTPTR_MAX - b) {
+    return fail(Code::invalid_argument,
+                strf("%llu x %s from send %#zx or recv %#zx on do not fit an address space",
+                     static_cast<unsigned long long>(s.count), name_of(s.type),
+                     static_cast<size_t>(a), static_cast<size_t>(b)));
+  }
   if (a != b && a < b + bytes && b < a + bytes) {
     return fail(Code::invalid_argument,
                 strf("send [%#zx, +%zu) and recv [%#zx, +%zu) overlap in part; pass equal pointers "
@@ -109,7 +115,7 @@ Result<> start(prunex_comm_t comm, CallSpec spec, prunex_layout_t layout, void* 
   if (request == nullptr) {
     return c.all_reduce(spec);
   }
-  *request = requests().add({c.submit(spec), *entry});
+  *request = requests().add({c.submit(spec)});
   return {};
 }
 

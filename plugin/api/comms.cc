@@ -142,6 +142,7 @@ prunex_result_t prunex_comm_destroy(prunex_comm_t comm) {
     if (!entry) {
       return tl::unexpected(entry.error());
     }
+    (*entry)->comm->wait_idle();
     return {};
   });
 }

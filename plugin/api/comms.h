@@ -18,9 +18,9 @@ struct CommEntry {
   std::atomic<bool> warned_miss{false};
 };
 
+// Outlives its communicator, whose destruction completes it.
 struct RequestEntry {
   std::shared_ptr<collective::Request> request;
-  std::shared_ptr<CommEntry> comm;  // stays alive as long as its requests
 };
 
 template <class T>

@@ -89,8 +89,7 @@ Result<MaskSpec> spec_of(const std::vector<int64_t>& sizes, const std::vector<in
   return spec;
 }
 
-Result<std::shared_ptr<const MaskVersion>> make_version(const std::vector<int64_t>& sizes,
-                                                        const std::vector<int64_t>& strides,
+Result<std::shared_ptr<const MaskVersion>> make_version(const MaskEntry& entry,
                                                         const prunex_mask_desc_t* desc) {
   if (auto sized = check_size(desc, "desc"); !sized) {
     return tl::unexpected(sized.error());
@@ -100,7 +99,7 @@ Result<std::shared_ptr<const MaskVersion>> make_version(const std::vector<int64_
                 strf("contract %d is unknown", static_cast<int>(desc->contract)));
   }
   std::vector<KeptRange> ranges;
-  auto spec = spec_of(sizes, strides, *desc, ranges);
+  auto spec = spec_of(entry.sizes, entry.strides, *desc, ranges);
   if (!spec) {
     return tl::unexpected(spec.error());
   }
@@ -122,8 +121,10 @@ Result<std::shared_ptr<const MaskVersion>> make_version(const std::vector<int64_
   if (!alone) {
     return tl::unexpected(alone.error());
   }
-  version->alone = std::make_shared<const collective::MaskedLayout>(
+  auto masked = std::make_shared<collective::MaskedLayout>(
       collective::make_masked_layout(std::move(*alone), {version->contract}));
+  masked->violations = {entry.violations};
+  version->alone = std::move(masked);
   return std::shared_ptr<const MaskVersion>(std::move(version));
 }
 
@@ -152,6 +153,15 @@ Result<> read_tensor(const prunex_tensor_t* tensor, MaskEntry& entry) {
   return {};
 }
 
+Result<> check_extent(const MaskEntry& e) {
+  if (e.base != 0 && e.count > (UINTPTR_MAX - e.base) / size_of(e.type)) {
+    return fail(Code::invalid_argument, strf("%llu x %s from %#zx on do not fit an address space",
+                                             static_cast<unsigned long long>(e.count),
+                                             name_of(e.type), static_cast<size_t>(e.base)));
+  }
+  return {};
+}
+
 }  // namespace
 }  // namespace prunex::api
 
@@ -172,12 +182,15 @@ prunex_result_t prunex_register_mask(const void* base, const prunex_tensor_t* te
     if (auto read = read_tensor(tensor, *entry); !read) {
       return read;
     }
-    auto version = make_version(entry->sizes, entry->strides, desc);
+    auto version = make_version(*entry, desc);
     if (!version) {
       return tl::unexpected(version.error());
     }
     entry->base = reinterpret_cast<uintptr_t>(base);
     entry->count = (*version)->mask->count;
+    if (auto fits = check_extent(*entry); !fits) {
+      return fits;
+    }
     entry->version = std::move(*version);
     auto id = Registry::instance().add(std::move(entry));
     if (!id) {
@@ -195,7 +208,7 @@ prunex_result_t prunex_update_mask(prunex_mask_t mask, const prunex_mask_desc_t*
     if (!entry) {
       return tl::unexpected(entry.error());
     }
-    auto version = make_version((*entry)->sizes, (*entry)->strides, desc);
+    auto version = make_version(**entry, desc);
     if (!version) {
       return tl::unexpected(version.error());
     }
@@ -224,7 +237,7 @@ prunex_result_t prunex_mask_info(prunex_mask_t mask, prunex_mask_info_t* info) {
     info->epoch = version->epoch;
     info->hits = (*entry)->hits.load();
     info->misses_stale = (*entry)->stale.load();
-    info->violations = (*entry)->violations.load();
+    info->violations = (*entry)->violations->load();
     return {};
   });
 }

@@ -28,7 +28,7 @@ Registry& Registry::instance() {
 
 Result<uint64_t> Registry::add(std::shared_ptr<MaskEntry> entry) {
   const std::unique_lock lock(mutex_);
-  if (entry->base != 0) {
+  if (entry->addressed()) {
     if (const auto same = by_address_.find(entry->base); same != by_address_.end()) {
       if (same->second->count != entry->count || same->second->type != entry->type) {
         return fail(Code::invalid_argument,
@@ -78,7 +78,7 @@ Result<> Registry::remove(uint64_t id) {
   if (found == masks_.end()) {
     return unknown("mask", id);
   }
-  if (found->second->base != 0) {
+  if (found->second->addressed()) {
     by_address_.erase(found->second->base);
   }
   masks_.erase(found);
@@ -166,21 +166,26 @@ Result<std::shared_ptr<const collective::MaskedLayout>> Registry::build(
     return tl::unexpected(layout.error());
   }
   // make_layout sorts and fills gaps: find each segment's contract again by its offset.
-  std::map<uint64_t, collective::Contract> by_offset;
+  std::map<uint64_t, const MaskEntry*> by_offset;
   for (const LayoutSegment& s : entry.segments) {
     if (s.mask != nullptr && s.count > 0) {
-      by_offset.emplace(s.offset, s.mask->version->contract);
+      by_offset.emplace(s.offset, s.mask.get());
     }
   }
   std::vector<collective::Contract> contracts(layout->segments.size(),
                                               collective::Contract::lossless);
+  std::vector<std::shared_ptr<std::atomic<uint64_t>>> violations(contracts.size());
   for (size_t i = 0; i < contracts.size(); ++i) {
     if (layout->segments[i].mask != nullptr && layout->segments[i].count > 0) {
-      contracts[i] = by_offset.at(layout->segments[i].offset);
+      const MaskEntry& mask = *by_offset.at(layout->segments[i].offset);
+      contracts[i] = mask.version->contract;
+      violations[i] = mask.violations;
     }
   }
-  return std::make_shared<const collective::MaskedLayout>(
+  auto masked = std::make_shared<collective::MaskedLayout>(
       collective::make_masked_layout(std::move(*layout), std::move(contracts)));
+  masked->violations = std::move(violations);
+  return std::shared_ptr<const collective::MaskedLayout>(std::move(masked));
 }
 
 Result<std::shared_ptr<const collective::MaskedLayout>> Registry::layout(uint64_t id) {

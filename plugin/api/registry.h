@@ -35,7 +35,10 @@ struct MaskEntry {
   std::vector<int64_t> sizes, strides;
   uint64_t count = 0;
   std::shared_ptr<const MaskVersion> version;  // under the registry's lock
-  std::atomic<uint64_t> hits{0}, stale{0}, violations{0};
+  std::atomic<uint64_t> hits{0}, stale{0};
+  std::shared_ptr<std::atomic<uint64_t>> violations = std::make_shared<std::atomic<uint64_t>>(0);
+  // Found by address. An empty tensor may lie anywhere, also where another one begins.
+  [[nodiscard]] bool addressed() const { return base != 0 && count > 0; }
   [[nodiscard]] uintptr_t end() const { return base + count * size_of(type); }
 };
 

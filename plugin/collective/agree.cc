@@ -28,6 +28,10 @@ Result<> check(const AgreeSpec& s, size_t out) {
   }
   size_t groups = 0;
   for (size_t l = 0; l < s.layer_groups.size(); ++l) {
+    if (s.layer_groups[l] > s.scores.size() - groups) {
+      return invalid(strf("layers 0 to %zu have more groups than the %zu that have scores", l,
+                          s.scores.size()));
+    }
     groups += s.layer_groups[l];
     if (s.mode == AgreeMode::top_k && s.layer_keep[l] > s.layer_groups[l]) {
       return invalid(

@@ -42,7 +42,7 @@ Audit Agreement::node_audit() const {
   for (const int local : plan_.contributors) {
     const uint64_t word =
         c_.memory.rank(static_cast<size_t>(local)).audit.load(std::memory_order_acquire);
-    if (word >> 2 != in_.header.sequence) {
+    if (word >> 2 != in_.turn) {
       return Audit::pending;
     }
     violated = violated || static_cast<Audit>(word & 3) == Audit::violated;
@@ -142,7 +142,7 @@ Result<bool> Agreement::read_headers(Go local_headers) {
       links_.take_call(n);
     }
   }
-  c_.memory.leader(0).verdict.store(in_.header.sequence << 2 | static_cast<uint64_t>(verdict_),
+  c_.memory.leader(0).verdict.store(in_.turn << 2 | static_cast<uint64_t>(verdict_),
                                     std::memory_order_release);
   c_.memory.ring();
   return true;
@@ -202,7 +202,7 @@ Result<bool> Agreement::progress_commit() {
   }
   committed_ = true;
   const Audit outcome = clean ? Audit::clean : Audit::violated;
-  c_.memory.leader(0).commit.store(in_.header.sequence << 2 | static_cast<uint64_t>(outcome),
+  c_.memory.leader(0).commit.store(in_.turn << 2 | static_cast<uint64_t>(outcome),
                                    std::memory_order_release);
   c_.memory.ring();
   return true;

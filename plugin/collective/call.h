@@ -27,7 +27,7 @@ struct CallHeader {
   static constexpr size_t kWireBytes = 80;
 
   MessageKind kind = MessageKind::call;
-  uint64_t sequence = 0;      // of the exchange
+  uint64_t sequence = 0;      // of exchanges between nodes
   uint64_t count = 0;         // elements of the user's buffer
   uint64_t shape_digest = 0;  // segments
   uint64_t mask_digest = 0;   // masks in force, with their contracts

@@ -13,29 +13,13 @@
 namespace prunex::collective {
 namespace {
 
-constexpr size_t kCacheLimit = 256;  // plans and effective layouts; then the cache starts afresh
-constexpr uint64_t kSampleFirst = 10, kSampleEvery = 64;
-
-uint64_t parameter_key(const Layout& layout, size_t segment) {
-  const Segment& s = layout.segments[segment];
-  return Digest().add(layout.shape_digest).add(segment).add(s.mask->digest).value();
-}
+constexpr size_t kCacheLimit = 256;  // plans; then the cache starts afresh
 
 // Payload bytes that one leader would send for a dense call of `elements`.
-uint64_t dense_wire_bytes(const topo::World& world, const Plan& plan, uint64_t elements,
-                          const Tuning& tuning) {
-  const uint64_t nodes = plan.scope == Scope::node ? 1 : world.nodes.size();
-  const uint64_t wide = size_of(plan.partial), narrow = size_of(plan.type);
-  switch (choose_algorithm(tuning, nodes, elements * std::max(wide, narrow), wide != narrow)) {
-    case Algorithm::local:
-      return 0;
-    case Algorithm::inlined:
-    case Algorithm::exchange:
-      return elements * wide * (nodes - 1);
-    case Algorithm::scatter:
-      return elements * (nodes - 1) / nodes * (wide + narrow);
-  }
-  return 0;
+uint64_t dense_wire_bytes(const topo::World& world, const CallSpec& spec, const Tuning& tuning) {
+  const Traffic traffic{spec.scope == Scope::node ? 1 : world.nodes.size(),
+                        size_of(partial_type(spec.type, spec.op)), size_of(spec.type)};
+  return wire_bytes(choose_algorithm(tuning, traffic, spec.count), traffic, spec.count);
 }
 
 }  // namespace
@@ -75,6 +59,11 @@ Comm::~Comm() {
   }
 }
 
+void Comm::wait_idle() {
+  std::unique_lock lock(queue_mutex_);
+  idle_.wait(lock, [this] { return !busy_ && queue_.empty(); });
+}
+
 void Comm::wake() {
   if (wake_fd_) {
     const uint64_t one = 1;
@@ -104,6 +93,7 @@ void Comm::serve() {
         busy_ = false;
       }
       next->complete(std::move(result));
+      idle_.notify_all();
       continue;
     }
     pollfd fds[] = {{control_->poll_fd(), POLLIN, 0}, {wake_fd_.get(), POLLIN, 0}};
@@ -140,6 +130,7 @@ Result<> Comm::all_reduce(const CallSpec& spec) {
     busy_ = false;
     more = !queue_.empty() || stop_;
   }
+  idle_.notify_all();
   if (more) {
     wake();
   }
@@ -157,7 +148,21 @@ std::shared_ptr<Request> Comm::submit(const CallSpec& spec) {
   return request;
 }
 
+// Without memory a rank cannot do its part of the call: the others must not wait for it.
 Result<> Comm::run(const CallSpec& spec) {
+  try {
+    return run_if_alive(spec);
+  } catch (const std::exception& e) {
+    return tl::unexpected(
+        die(Error{Code::memory,
+                  strf("rank %d has no memory for a call of %llu "
+                       "elements (%s)",
+                       context_.rank, static_cast<unsigned long long>(spec.count), e.what()),
+                  0, context_.rank}));
+  }
+}
+
+Result<> Comm::run_if_alive(const CallSpec& spec) {
   if (!dead_) {
     if (auto verdict = control_->aborted()) {
       dead_ = to_error(*verdict);
@@ -169,75 +174,14 @@ Result<> Comm::run(const CallSpec& spec) {
   return run_alive(spec);
 }
 
-// Masks that the operation cannot use, that would not pay, or that broke their promise are left
-// out: decided from what all ranks share, so that all decide alike.
-const Comm::Effective& Comm::effective(const CallSpec& spec) {
-  const bool additive = spec.op == Op::sum || spec.op == Op::avg;
-  const uint64_t shape = spec.masked ? spec.masked->layout.shape_digest : 0;
-  const uint64_t key = Digest()
-                           .add(spec.masked ? spec.masked->digest : 0)
-                           .add(shape)
-                           .add(spec.count)
-                           .add(additive)
-                           .add(size_of(spec.type))
-                           .add(dense_parameters_.size())
-                           .value();
-  if (const auto found = effective_.find(key); found != effective_.end()) {
-    return found->second;
-  }
-  if (effective_.size() >= kCacheLimit) {
-    effective_.clear();
-  }
-  Effective e;
-  if (spec.masked == nullptr) {
-    e.masked = std::make_shared<MaskedLayout>(
-        make_masked_layout(dense_layout(spec.count), {Contract::lossless}));
-    return effective_.emplace(key, std::move(e)).first->second;
-  }
-  const MaskedLayout& all = *spec.masked;
-  const size_t n = all.layout.segments.size();
-  std::vector<uint8_t> drop(n, 0);
-  bool any = false;
-  for (size_t i = 0; i < n; ++i) {
-    const bool optional =
-        all.layout.segments[i].mask != nullptr && all.contracts[i] != Contract::project;
-    drop[i] = optional && (!additive || dense_parameters_.contains(parameter_key(all.layout, i)));
-    any = any || drop[i] != 0;
-  }
-  e.masked = spec.masked;
-  if (any) {
-    e.masked = std::make_shared<MaskedLayout>(
-        make_masked_layout(without_masks(all.layout, drop), all.contracts));
-  }
-  if (!compaction_pays(context_.tuning, spec.count, e.masked->layout.kept, size_of(spec.type))) {
-    for (size_t i = 0; i < n; ++i) {
-      drop[i] = all.layout.segments[i].mask != nullptr && all.contracts[i] != Contract::project;
-    }
-    e.masked = std::make_shared<MaskedLayout>(
-        make_masked_layout(without_masks(all.layout, drop), all.contracts));
-  }
-  for (size_t i = 0; i < n; ++i) {
-    if (e.masked->layout.segments[i].mask != nullptr) {
-      e.lossless = e.lossless || all.contracts[i] == Contract::lossless;
-      e.sampled = e.sampled || all.contracts[i] == Contract::sampled;
-      e.projected = e.projected || all.contracts[i] == Contract::project;
-    }
-  }
-  e.compact = !e.masked->layout.dense();
-  return effective_.emplace(key, std::move(e)).first->second;
-}
-
-bool Comm::sample_due(const Effective& e) {
-  if (!e.sampled) {
-    return false;
-  }
-  const uint64_t calls = sampled_calls_[e.masked->digest ^ e.masked->layout.shape_digest]++;
-  return calls < kSampleFirst || calls % kSampleEvery == 0;
-}
-
 std::shared_ptr<const Plan> Comm::plan_for(const PlanRequest& request) {
-  const uint64_t key =
-      Digest().add(request.elements).add(request.type).add(request.op).add(request.scope).value();
+  const uint64_t key = Digest()
+                           .add(request.elements)
+                           .add(request.type)
+                           .add(request.op)
+                           .add(request.scope)
+                           .add(request.dense_elements)
+                           .value();
   if (const auto found = plans_.find(key); found != plans_.end()) {
     return found->second;
   }
@@ -252,7 +196,7 @@ std::shared_ptr<const Plan> Comm::plan_for(const PlanRequest& request) {
 
 Result<Outcome> Comm::exchange(const CallSpec& spec, const MaskedLayout& masked, bool audited,
                                bool counted) {
-  const auto plan = plan_for({masked.layout.kept, spec.type, spec.op, spec.scope});
+  const auto plan = plan_for({masked.layout.kept, spec.type, spec.op, spec.scope, spec.count});
   ExchangeInput in;
   in.plan = plan.get();
   in.layout = &masked.layout;
@@ -262,7 +206,9 @@ Result<Outcome> Comm::exchange(const CallSpec& spec, const MaskedLayout& masked,
   in.counted = counted;
   in.base = base_;
   CallHeader& h = in.header;
-  h.sequence = ++sequence_;
+  in.turn = ++turn_;
+  sequence_ += spec.scope == Scope::node ? 0 : 1;
+  h.sequence = sequence_;
   h.count = spec.count;
   h.shape_digest = masked.layout.shape_digest;
   h.mask_digest = masked.digest;
@@ -282,14 +228,17 @@ Result<Outcome> Comm::exchange(const CallSpec& spec, const MaskedLayout& masked,
   if (*outcome != Outcome::differ) {
     base_ = in.end();
   }
-  const std::lock_guard lock(stats_mutex_);
-  stats_.dropped_nonzero += one.dropped.projected;
+  settling_ = one.beyond_node() ? Scope::world : Scope::node;
+  if (*outcome == Outcome::done) {  // otherwise the call is made again, and counted then
+    const std::lock_guard lock(stats_mutex_);
+    stats_.dropped_nonzero += one.dropped.projected;
+  }
   return outcome;
 }
 
 Result<> Comm::run_alive(const CallSpec& spec) {
   const Effective e = effective(spec);  // a copy: recovery may clear the cache
-  const bool audited = e.lossless || sample_due(e);
+  const bool audited = e.lossless || sample_due(spec, e);
   auto outcome = exchange(spec, *e.masked, audited, audited || e.projected);
   if (!outcome) {
     return tl::unexpected(outcome.error());
@@ -300,24 +249,30 @@ Result<> Comm::run_alive(const CallSpec& spec) {
   } else if (*outcome == Outcome::violated) {
     result = resolve_violation(spec, *e.masked);
   }
-  count(spec, e);
+  if (result) {
+    count(spec, e.compact && *outcome == Outcome::done);
+  }
+  refresh_stats();
   return result;
 }
 
-void Comm::count(const CallSpec& spec, const Effective& e) {
-  const auto plan = plan_for({e.masked->layout.kept, spec.type, spec.op, spec.scope});
+void Comm::count(const CallSpec& spec, bool compact) {
+  const uint64_t dense = dense_wire_bytes(context_.world, spec, context_.tuning);
   const std::lock_guard lock(stats_mutex_);
   ++stats_.calls;
-  ++(e.compact ? stats_.calls_compact : stats_.calls_dense);
+  ++(compact ? stats_.calls_compact : stats_.calls_dense);
   stats_.bytes_logical += spec.count * size_of(spec.type);
+  for (const auto& links : context_.links) {
+    stats_.bytes_dense += links != nullptr ? dense / context_.links.size() : 0;
+  }
+}
+
+void Comm::refresh_stats() {
+  const std::lock_guard lock(stats_mutex_);
   stats_.bytes_sent = stats_.bytes_received = 0;
   for (const auto& links : context_.links) {
-    if (links != nullptr) {
-      stats_.bytes_sent += links->bytes_sent;
-      stats_.bytes_received += links->bytes_received;
-      stats_.bytes_dense += dense_wire_bytes(context_.world, *plan, spec.count, context_.tuning) /
-                            context_.links.size();
-    }
+    stats_.bytes_sent += links != nullptr ? links->bytes_sent : 0;
+    stats_.bytes_received += links != nullptr ? links->bytes_received : 0;
   }
   stats_.times = context_.times;
 }

@@ -71,7 +71,8 @@ class Request {
 class Comm {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Comm>> create(const CommOptions& options);
-  ~Comm();  // waits for calls in flight
+  ~Comm();           // waits for calls in flight
+  void wait_idle();  // the same, and lives on
 
   [[nodiscard]] Result<> all_reduce(const CallSpec& spec);
   [[nodiscard]] std::shared_ptr<Request> submit(const CallSpec& spec);
@@ -98,10 +99,21 @@ class Comm {
     bool compact = false, lossless = false, sampled = false, projected = false;
   };
   [[nodiscard]] Result<> run(const CallSpec& spec);
+  [[nodiscard]] Result<> run_if_alive(const CallSpec& spec);
   [[nodiscard]] Result<> run_alive(const CallSpec& spec);
   [[nodiscard]] const Effective& effective(const CallSpec& spec);
-  [[nodiscard]] bool sample_due(const Effective& e);
-  void count(const CallSpec& spec, const Effective& e);
+  // What calls have taught about masks. Ranks that call together must know the same.
+  struct Lessons {
+    std::unordered_map<uint64_t, uint64_t> broken;   // by parameter: the mask that was not kept
+    std::unordered_map<uint64_t, uint64_t> sampled;  // calls by layout and masks
+    uint64_t version = 0;                            // of `broken`
+  };
+  [[nodiscard]] Lessons& lessons(Scope scope) { return lessons_[scope == Scope::node ? 1 : 0]; }
+  [[nodiscard]] static uint64_t parameter_key(const Layout& layout, size_t segment);
+  [[nodiscard]] std::vector<uint8_t> broken_segments(const CallSpec& spec);
+  [[nodiscard]] bool sample_due(const CallSpec& spec, const Effective& e);
+  void count(const CallSpec& spec, bool compact);
+  void refresh_stats();
   [[nodiscard]] std::shared_ptr<const Plan> plan_for(const PlanRequest& request);
   [[nodiscard]] Result<Outcome> exchange(const CallSpec& spec, const MaskedLayout& masked,
                                          bool audited, bool counted);
@@ -114,6 +126,7 @@ class Comm {
   [[nodiscard]] Result<> resolve_violation(const CallSpec& spec, const MaskedLayout& masked);
   [[nodiscard]] Result<std::map<int, std::string>> gather(Scope scope, const std::string& record);
   [[nodiscard]] Result<std::map<int, std::string>> gather_in_node(const std::string& record);
+  [[nodiscard]] Result<> await_node(Counter RankBlock::*counter, uint64_t turn);
   void move_base(uint64_t base);
 
   CommOptions options_;
@@ -124,15 +137,15 @@ class Comm {
   Context context_;
 
   // Touched only by whoever set busy_: one call at a time.
-  uint64_t sequence_ = 0;       // exchanges so far
-  uint64_t base_ = 0;           // chunks so far
-  uint64_t attempted_end_ = 0;  // where the last exchange would have ended
-  uint64_t mails_ = 0;          // gathers inside the node so far
+  uint64_t turn_ = 0;      // exchanges so far
+  uint64_t sequence_ = 0;  // those between nodes; nodes may differ in what they do by themselves
+  uint64_t base_ = 0;      // chunks so far
+  uint64_t attempted_end_ = 0;     // where the last exchange would have ended
+  Scope settling_ = Scope::world;  // whom a difference in the last exchange concerns
+  uint64_t mails_ = 0;             // gathers inside the node so far
   std::unordered_map<uint64_t, Effective> effective_;
   std::unordered_map<uint64_t, std::shared_ptr<const Plan>> plans_;
-  std::unordered_map<uint64_t, uint64_t> sampled_calls_;
-  std::unordered_set<uint64_t>
-      dense_parameters_;  // (layout, segment, mask) that broke their promise
+  Lessons lessons_[2];
   std::unordered_set<uint64_t> warned_;
   std::optional<Error> dead_;
 
@@ -140,6 +153,7 @@ class Comm {
   CommStats stats_;
 
   std::mutex queue_mutex_;
+  std::condition_variable idle_;
   std::deque<std::shared_ptr<Request>> queue_;
   bool busy_ = false, stop_ = false;
   Fd wake_fd_;

@@ -68,7 +68,7 @@ Go Exchange::local_headers() {
   }
   const size_t n = c_.local_size();
   for (size_t i = 0; i < n; ++i) {
-    if (c_.memory.rank(i).header_sequence.load(std::memory_order_acquire) != in_.header.sequence) {
+    if (c_.memory.rank(i).header_turn.load(std::memory_order_acquire) != in_.turn) {
       return Go::undecided;
     }
   }
@@ -77,6 +77,14 @@ Go Exchange::local_headers() {
     const auto header = decode_call(std::span<const std::byte>(c_.memory.rank(i).header));
     if (!header || !header->same_call(in_.header)) {
       local_go_ = Go::differ;
+    }
+    beyond_node_ = beyond_node_ || !header || header->scope != static_cast<uint8_t>(Scope::node);
+  }
+  // Other nodes may wait for a header from here, even if this rank's own call asks for nothing.
+  if (local_go_ == Go::differ && beyond_node_ && c_.world.nodes.size() > 1) {
+    networked_ = true;
+    if (c_.links[0] != nullptr && !agreement_) {
+      agreement_.emplace(c_, in_);
     }
   }
   return local_go_;
@@ -89,7 +97,7 @@ Go Exchange::verdict() const {
     return local_go_;
   }
   const uint64_t word = c_.memory.leader(0).verdict.load(std::memory_order_acquire);
-  return word >> 2 == in_.header.sequence ? static_cast<Go>(word & 3) : Go::undecided;
+  return word >> 2 == in_.turn ? static_cast<Go>(word & 3) : Go::undecided;
 }
 
 bool Exchange::try_pack() {
@@ -131,8 +139,7 @@ void Exchange::publish_audit() {
   }
   audit_published_ = true;
   const Audit outcome = dropped.lossless > 0 ? Audit::violated : Audit::clean;
-  self_.audit.store(in_.header.sequence << 2 | static_cast<uint64_t>(outcome),
-                    std::memory_order_release);
+  self_.audit.store(in_.turn << 2 | static_cast<uint64_t>(outcome), std::memory_order_release);
   c_.memory.ring();
 }
 
@@ -206,7 +213,7 @@ Exchange::Ready Exchange::result_ready(size_t chunk) const {
     return Ready::yes;
   }
   const uint64_t word = c_.memory.leader(0).commit.load(std::memory_order_acquire);
-  if (word >> 2 != in_.header.sequence) {
+  if (word >> 2 != in_.turn) {
     return Ready::no;
   }
   return static_cast<Audit>(word & 3) == Audit::clean ? Ready::yes : Ready::discard;
@@ -240,14 +247,14 @@ bool Exchange::try_local_commit() {
   for (const int i : plan_.contributors) {
     const uint64_t word =
         c_.memory.rank(static_cast<size_t>(i)).audit.load(std::memory_order_acquire);
-    if (word >> 2 != in_.header.sequence) {
+    if (word >> 2 != in_.turn) {
       return false;
     }
     violated = violated || static_cast<Audit>(word & 3) == Audit::violated;
   }
   const Audit outcome = violated ? Audit::violated : Audit::clean;
   local_committed_ = true;
-  c_.memory.leader(0).commit.store(in_.header.sequence << 2 | static_cast<uint64_t>(outcome),
+  c_.memory.leader(0).commit.store(in_.turn << 2 | static_cast<uint64_t>(outcome),
                                    std::memory_order_release);
   c_.memory.ring();
   return true;
@@ -317,7 +324,7 @@ Result<Outcome> Exchange::run(double timeout_s) {
   indirect_ = Deadline::after(timeout_s +
                               (agreement_ || !stages_.empty() ? kLeaderExtraS : kFollowerExtraS));
   encode(in_.header, std::span<std::byte, CallHeader::kWireBytes>(self_.header));
-  self_.header_sequence.store(in_.header.sequence, std::memory_order_release);
+  self_.header_turn.store(in_.turn, std::memory_order_release);
   c_.memory.ring();
   while (true) {
     const uint32_t seen = c_.memory.bell();

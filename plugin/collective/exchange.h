@@ -21,6 +21,7 @@ struct ExchangeInput {
   const void* send = nullptr;      // read only by contributors
   void* recv = nullptr;
   CallHeader header;
+  uint64_t turn = 0;     // counts this rank's exchanges; the ranks of a node are always at the same
   bool audited = false;  // results are written only once everybody's dropped elements were zero
   bool counted = false;  // dropped non-zeros are counted, at least
   uint64_t base = 0;     // chunks of all earlier exchanges
@@ -39,6 +40,9 @@ class Exchange {
   // timeout_s: counted from now. An error has the culprit in `rank` and is this rank's finding, not
   // yet the common verdict.
   [[nodiscard]] Result<Outcome> run(double timeout_s);
+
+  // Whether a rank of this node means more than the node: then a difference is everybody's.
+  [[nodiscard]] bool beyond_node() const { return beyond_node_; }
 
   AuditCount dropped;  // non-zero dropped elements seen by this rank
 
@@ -73,7 +77,7 @@ class Exchange {
   const ExchangeInput& in_;
   const Plan& plan_;
   RankBlock& self_;
-  bool contributes_ = false, networked_ = false;
+  bool contributes_ = false, networked_ = false, beyond_node_ = false;
   size_t packed_ = 0, reduced_ = 0, unpacked_ = 0, audited_ = 0;  // chunks of this exchange
   bool audit_published_ = false, local_committed_ = false;
   Go local_go_ = Go::undecided;

@@ -49,7 +49,7 @@ Result<> Exchange::check_health() {
   }
   for (size_t i = 0; i < c_.local_size(); ++i) {
     const RankBlock& block = c_.memory.rank(i);
-    const bool needed = block.header_sequence.load(std::memory_order_acquire) < in_.header.sequence;
+    const bool needed = block.header_turn.load(std::memory_order_acquire) < in_.turn;
     if (needed && block.closed.load(std::memory_order_acquire) != 0) {
       return fail(Code::peer_lost,
                   strf("rank %d has closed its communicator, this call needs it", c_.rank_at(i)), 0,
@@ -73,7 +73,7 @@ Error Exchange::late(bool direct_only) const {
     return Error{Code::timeout, strf("rank %d did not %s in time", rank, what), 0, rank};
   };
   for (size_t i = 0; i < c_.local_size(); ++i) {
-    if (c_.memory.rank(i).header_sequence.load(std::memory_order_acquire) < in_.header.sequence) {
+    if (c_.memory.rank(i).header_turn.load(std::memory_order_acquire) < in_.turn) {
       return blame(c_.rank_at(i), "make this call");
     }
   }

@@ -26,8 +26,8 @@ struct RankBlock {
   alignas(64) Counter packed{0};     // chunks in the rank's input slots
   alignas(64) Counter reduced{0};    // chunks whose shard the rank has added up
   alignas(64) Counter unpacked{0};   // chunks that the rank has taken from the output slots
-  alignas(64) Counter audit{0};      // sequence * 4 + Audit
-  Counter header_sequence{0};        // `header` is that of this sequence
+  alignas(64) Counter audit{0};      // turn * 4 + Audit
+  Counter header_turn{0};            // `header` is that of this turn
   Counter mailed{0}, mail_taken{0};  // gathers inside the node: written, read
   std::atomic<uint32_t> polling{0};  // a leader sleeps in poll(): wake it through its FIFO
   std::atomic<uint32_t> closed{0};
@@ -41,8 +41,8 @@ struct LeaderBlock {
   alignas(64) Counter finished{
       0};  // chunks of this rail whose result is in the output slot, in order
   alignas(64) Counter released{0};  // … whose sends have left the slots
-  alignas(64) Counter verdict{0};   // sequence * 4 + Go; rail 0 only
-  Counter commit{0};                // sequence * 4 + Audit; rail 0 only
+  alignas(64) Counter verdict{0};   // turn * 4 + Go; rail 0 only
+  Counter commit{0};                // turn * 4 + Audit; rail 0 only
 };
 
 struct NodeShape {

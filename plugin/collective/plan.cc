@@ -119,9 +119,11 @@ Plan make_plan(const topo::World& world, int rank, const PlanRequest& request,
     }
   }
   const size_t nodes = request.scope == Scope::node ? 1 : world.nodes.size();
-  const size_t wide = std::max(size_of(plan.type), size_of(plan.partial));
+  const Traffic traffic{nodes, size_of(plan.partial), size_of(plan.type)};
+  const size_t wide = std::max(traffic.partial_bytes, traffic.result_bytes);
   const size_t bytes = request.elements * wide;
-  plan.algorithm = choose_algorithm(tuning, nodes, bytes, plan.partial != plan.type);
+  plan.algorithm = choose_algorithm(tuning, traffic, request.elements,
+                                    std::max(request.elements, request.dense_elements));
 
   uint64_t chunk_elements = request.elements;
   if (plan.algorithm != Algorithm::inlined) {

@@ -50,6 +50,7 @@ struct PlanRequest {
   DType type = DType::f32;
   Op op = Op::sum;
   Scope scope = Scope::world;
+  uint64_t dense_elements = 0;  // what a call without masks would move, at least `elements`
 };
 
 [[nodiscard]] Plan make_plan(const topo::World& world, int rank, const PlanRequest& request,

@@ -28,63 +28,64 @@ Result<std::map<int, std::string>> Comm::gather(Scope scope, const std::string& 
   return by_rank;
 }
 
+// Waits until every rank of the node has counted to `turn`.
+Result<> Comm::await_node(Counter RankBlock::*counter, uint64_t turn) {
+  NodeMemory& memory = context_.memory;
+  const Deadline deadline = Deadline::after(options_.config.timeout_s);
+  while (true) {
+    const uint32_t seen = memory.bell();
+    int missing = -1;
+    for (size_t i = 0; i < context_.local_size() && missing < 0; ++i) {
+      const Counter& c = memory.rank(i).*counter;
+      missing = c.load(std::memory_order_acquire) < turn ? context_.rank_at(i) : -1;
+    }
+    if (missing < 0) {
+      return {};
+    }
+    if (auto verdict = control_->aborted()) {
+      return tl::unexpected(die(to_error(*verdict)));
+    }
+    if (deadline.passed()) {
+      return tl::unexpected(
+          die(Error{Code::timeout, strf("rank %d did not answer in time", missing), 0, missing}));
+    }
+    memory.sleep(seen, 50'000'000);
+    control_->poll();
+  }
+}
+
 // Inside one node the input slots carry the records: no exchange uses them now, since every rank of
-// the node comes here before it packs anything else.
+// the node comes here before it packs anything else. Long records take several rounds.
 Result<std::map<int, std::string>> Comm::gather_in_node(const std::string& record) {
   NodeMemory& memory = context_.memory;
-  const size_t room = memory.shape().slots * memory.shape().slot_bytes;
-  const uint64_t turn = ++mails_;
-  const auto size = static_cast<uint64_t>(record.size());
-  if (record.size() + sizeof size > room) {
-    return fail(Code::unsupported, strf("a record of %zu bytes does not fit the node's %zu bytes",
-                                        record.size(), room));
-  }
-  std::byte* own = memory.input(context_.local, 0);
-  std::memcpy(own, &size, sizeof size);
-  std::memcpy(own + sizeof size, record.data(), record.size());
-  memory.rank(context_.local).mailed.store(turn, std::memory_order_release);
-  memory.ring();
-  const auto everybody = [&](Counter RankBlock::*counter) -> Result<> {
-    const Deadline deadline = Deadline::after(options_.config.timeout_s);
-    while (true) {
-      const uint32_t seen = memory.bell();
-      int missing = -1;
-      for (size_t i = 0; i < context_.local_size() && missing < 0; ++i) {
-        const Counter& c = memory.rank(i).*counter;
-        missing = c.load(std::memory_order_acquire) < turn ? context_.rank_at(i) : -1;
-      }
-      if (missing < 0) {
-        return {};
-      }
-      if (auto verdict = control_->aborted()) {
-        return tl::unexpected(die(to_error(*verdict)));
-      }
-      if (deadline.passed()) {
-        return tl::unexpected(
-            die(Error{Code::timeout, strf("rank %d did not answer in time", missing), 0, missing}));
-      }
-      memory.sleep(seen, 50'000'000);
-      control_->poll();
-    }
-  };
-  if (auto ok = everybody(&RankBlock::mailed); !ok) {
-    return tl::unexpected(ok.error());
-  }
+  const size_t room = memory.shape().slots * memory.shape().slot_bytes - sizeof(uint64_t);
   std::map<int, std::string> by_rank;
-  for (size_t i = 0; i < context_.local_size(); ++i) {
-    const std::byte* from = memory.input(i, 0);
-    uint64_t bytes = 0;
-    std::memcpy(&bytes, from, sizeof bytes);
-    if (bytes > room - sizeof bytes) {
-      return fail(Code::internal, "a node record runs past its slot");
+  bool more = true;
+  for (size_t sent = 0; more; sent += std::min(room, record.size() - sent)) {
+    const uint64_t turn = ++mails_;
+    const uint64_t left = record.size() - sent;
+    std::byte* own = memory.input(context_.local, 0);
+    std::memcpy(own, &left, sizeof left);
+    std::memcpy(own + sizeof left, record.data() + sent, std::min<size_t>(left, room));
+    memory.rank(context_.local).mailed.store(turn, std::memory_order_release);
+    memory.ring();
+    if (auto ok = await_node(&RankBlock::mailed, turn); !ok) {
+      return tl::unexpected(ok.error());
     }
-    by_rank.emplace(context_.rank_at(i),
-                    std::string(reinterpret_cast<const char*>(from + sizeof bytes), bytes));
-  }
-  memory.rank(context_.local).mail_taken.store(turn, std::memory_order_release);
-  memory.ring();
-  if (auto ok = everybody(&RankBlock::mail_taken); !ok) {
-    return tl::unexpected(ok.error());
+    more = false;
+    for (size_t i = 0; i < context_.local_size(); ++i) {
+      const std::byte* from = memory.input(i, 0);
+      uint64_t bytes = 0;
+      std::memcpy(&bytes, from, sizeof bytes);
+      more = more || bytes > room;
+      by_rank[context_.rank_at(i)].append(reinterpret_cast<const char*>(from + sizeof bytes),
+                                          std::min<size_t>(bytes, room));
+    }
+    memory.rank(context_.local).mail_taken.store(turn, std::memory_order_release);
+    memory.ring();
+    if (auto ok = await_node(&RankBlock::mail_taken, turn); !ok) {
+      return tl::unexpected(ok.error());
+    }
   }
   return by_rank;
 }
@@ -108,6 +109,7 @@ void Comm::move_base(uint64_t base) {
 Result<> Comm::resolve_difference(const CallSpec& spec, const MaskedLayout& masked) {
   CallRecord mine;
   mine.end = attempted_end_;
+  mine.sequence = sequence_;
   mine.count = spec.count;
   mine.extra = spec.extra_digest;
   mine.op = static_cast<uint8_t>(spec.op);
@@ -120,7 +122,7 @@ Result<> Comm::resolve_difference(const CallSpec& spec, const MaskedLayout& mask
                              static_cast<uint8_t>(s.mask ? masked.contracts[i] : Contract{}),
                              s.name});
   }
-  auto gathered = gather(spec.scope, write(mine));
+  auto gathered = gather(settling_, write(mine));
   if (!gathered) {
     return tl::unexpected(gathered.error());
   }
@@ -133,6 +135,7 @@ Result<> Comm::resolve_difference(const CallSpec& spec, const MaskedLayout& mask
       return tl::unexpected(die(call.error()));
     }
     end = std::max(end, call->end);
+    sequence_ = std::max(sequence_, call->sequence);
     must_fail = must_fail || call->on_mismatch != 0;
     for (const SegmentRecord& s : call->segments) {
       must_fail =
@@ -141,6 +144,11 @@ Result<> Comm::resolve_difference(const CallSpec& spec, const MaskedLayout& mask
     calls.emplace(rank, std::move(*call));
   }
   move_base(end);
+  // Ranks with different masks have learned different things: nobody relies on any of it.
+  lessons(Scope::node) = {{}, {}, lessons(Scope::node).version + 1};
+  if (settling_ != Scope::node) {
+    lessons(Scope::world) = {{}, {}, lessons(Scope::world).version + 1};
+  }
   const auto& [first, reference] = *calls.begin();
   Difference worst;
   std::string ranks;
@@ -153,6 +161,9 @@ Result<> Comm::resolve_difference(const CallSpec& spec, const MaskedLayout& mask
         worst = std::move(d);
       }
     }
+  }
+  if (worst.text.empty()) {
+    worst.text = "they keep different accounts of earlier calls";
   }
   const std::string text = strf("ranks disagree about a call: %s; different from rank %d: %s",
                                 worst.text.c_str(), first, ranks.c_str());
@@ -198,6 +209,8 @@ Result<> Comm::resolve_violation(const CallSpec& spec, const MaskedLayout& maske
     return tl::unexpected(gathered.error());
   }
   std::vector<uint8_t> dense(layout.segments.size(), 0);
+  auto& broken = lessons(spec.scope).broken;
+  ++lessons(spec.scope).version;
   const int first = gathered->begin()->first;
   for (const auto& [rank, bytes] : *gathered) {
     auto offences = read_offences(bytes);
@@ -223,11 +236,12 @@ Result<> Comm::resolve_violation(const CallSpec& spec, const MaskedLayout& maske
             static_cast<unsigned long long>(o.element), o.ratio);
       }
       dense[o.segment] = 1;
-      dense_parameters_.insert(Digest()
-                                   .add(layout.shape_digest)
-                                   .add(size_t{o.segment})
-                                   .add(layout.segments[o.segment].mask->digest)
-                                   .value());
+      broken[parameter_key(layout, o.segment)] = layout.segments[o.segment].mask->digest;
+    }
+  }
+  for (size_t i = 0; i < dense.size() && i < spec.masked->violations.size(); ++i) {
+    if (dense[i] != 0 && spec.masked->violations[i] != nullptr) {
+      spec.masked->violations[i]->fetch_add(1);
     }
   }
   {

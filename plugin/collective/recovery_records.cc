@@ -18,6 +18,7 @@ constexpr size_t kSegmentLimit = 1 << 20;
 std::string write(const CallRecord& r) {
   WireAppender w;
   w.put(r.end);
+  w.put(r.sequence);
   w.put(r.count);
   w.put(r.extra);
   w.put(r.op);
@@ -40,6 +41,7 @@ Result<CallRecord> read_call(std::string_view bytes) {
   WireReader r(bytes);
   CallRecord out;
   out.end = r.get<uint64_t>();
+  out.sequence = r.get<uint64_t>();
   out.count = r.get<uint64_t>();
   out.extra = r.get<uint64_t>();
   out.op = r.get<uint8_t>();
@@ -89,7 +91,7 @@ Difference compare(int a, const CallRecord& x, int b, const CallRecord& y) {
   }
   if (x.extra != y.extra) {
     return {strf("rank %d and rank %d differ in the arguments of the call (budgets, incumbents, "
-                 "hysteresis or kind)",
+                 "hysteresis or kind), or one of them was refused its own",
                  a, b),
             false};
   }

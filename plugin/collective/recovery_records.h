@@ -17,7 +17,7 @@ struct SegmentRecord {
 };
 
 struct CallRecord {
-  uint64_t end = 0, count = 0, extra = 0;
+  uint64_t end = 0, sequence = 0, count = 0, extra = 0;
   uint8_t op = 0, dtype = 0, scope = 0, on_mismatch = 0, audited = 0;
   std::vector<SegmentRecord> segments;
 };

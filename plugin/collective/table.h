@@ -36,8 +36,31 @@ struct Tuning {
   size_t dense_below_bytes = 2 * 1024;
 };
 
-[[nodiscard]] constexpr Algorithm choose_algorithm(const Tuning& t, size_t nodes, size_t bytes,
-                                                   bool widened) {
+// What crosses between nodes, per element.
+struct Traffic {
+  size_t nodes = 1;
+  size_t partial_bytes = 4, result_bytes = 4;
+};
+
+// Payload that one leader sends.
+[[nodiscard]] constexpr uint64_t wire_bytes(Algorithm a, const Traffic& t, uint64_t elements) {
+  switch (a) {
+    case Algorithm::local:
+      return 0;
+    case Algorithm::inlined:
+    case Algorithm::exchange:
+      return elements * t.partial_bytes * (t.nodes - 1);
+    case Algorithm::scatter:
+      return elements * (t.nodes - 1) / t.nodes * (t.partial_bytes + t.result_bytes);
+  }
+  return 0;
+}
+
+[[nodiscard]] constexpr Algorithm choose_algorithm(const Tuning& t, const Traffic& traffic,
+                                                   uint64_t elements) {
+  const size_t nodes = traffic.nodes;
+  const bool widened = traffic.partial_bytes != traffic.result_bytes;
+  const size_t bytes = elements * std::max(traffic.partial_bytes, traffic.result_bytes);
   if (nodes <= 1) {
     return Algorithm::local;
   }
@@ -55,6 +78,16 @@ struct Tuning {
     return Algorithm::exchange;
   }
   return Algorithm::scatter;
+}
+
+// Of a compacted call. Fewer elements may suit a quicker algorithm that sends more bytes for each:
+// it is taken only if it sends no more than the dense call would (design rule 7).
+[[nodiscard]] constexpr Algorithm choose_algorithm(const Tuning& t, const Traffic& traffic,
+                                                   uint64_t elements, uint64_t dense_elements) {
+  const Algorithm own = choose_algorithm(t, traffic, elements);
+  const Algorithm dense = choose_algorithm(t, traffic, dense_elements);
+  return wire_bytes(own, traffic, elements) <= wire_bytes(dense, traffic, dense_elements) ? own
+                                                                                          : dense;
 }
 
 // Enough chunks to overlap the stages, none so small that its own latency shows.

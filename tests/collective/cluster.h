@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "plugin/base/log.h"
 #include "plugin/collective/comm.h"
 
 namespace prunex::test {
@@ -54,6 +55,37 @@ class MemoryStore {
   }
   return out;
 }
+
+// Catches messages while it lives. One at a time: the sink belongs to the process.
+class LogCapture {
+ public:
+  LogCapture() {
+    lines().clear();
+    set_log_sink([](LogLevel level, const char*, int, const char* text) {
+      const std::lock_guard lock(mutex());
+      if (level == LogLevel::warn) {
+        lines().emplace_back(text);
+      }
+    });
+  }
+  LogCapture(const LogCapture&) = delete;
+  LogCapture& operator=(const LogCapture&) = delete;
+  ~LogCapture() { set_log_sink(nullptr); }
+  [[nodiscard]] std::vector<std::string> warnings() const {
+    const std::lock_guard lock(mutex());
+    return lines();
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex m;
+    return m;
+  }
+  static std::vector<std::string>& lines() {
+    static std::vector<std::string> l;
+    return l;
+  }
+};
 
 struct ClusterOptions {
   std::function<void(int rank, collective::CommOptions&)> adjust;
