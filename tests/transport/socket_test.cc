@@ -7,9 +7,13 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sched.h>
+
+#include <cstdlib>
 
 #include "plugin/transport/socket/connection.h"
 #include "plugin/transport/socket/tuning.h"
+#include "tests/transport/child.h"
 #include "tests/transport/pair.h"
 #include "tests/transport/raw.h"
 
@@ -362,6 +366,55 @@ TEST(Socket, data_sockets_are_tuned) {
   ASSERT_EQ(getsockopt(fds[0].fd, SOL_SOCKET, SO_KEEPALIVE, &value, &length), 0);
   EXPECT_NE(value, 0);
   EXPECT_NE(fcntl(fds[0].fd, F_GETFD) & FD_CLOEXEC, 0);
+}
+
+// The machine of the peer vanishes while data are out: its packets, and ours, go nowhere.
+TEST(Socket, a_vanished_machine_is_a_lost_peer) {
+  PRUNEX_EXPECT_CHILD(in_child([]() -> std::string {
+    if (unshare(CLONE_NEWNET) != 0 || system("ip link set lo up >/dev/null 2>&1") != 0) {
+      return "skip: network namespaces are not permitted";
+    }
+    SocketOptions options;
+    options.silence_s = 1;
+    auto transport = open(options);
+    Pair p = make_pair(*transport, *transport);
+    std::byte byte{};
+    Ticket s = 0, r = 0;
+    size_t bytes = 0;
+    if (system("ip link set lo down >/dev/null 2>&1") != 0 ||
+        p.a->isend(&byte, 1, nullptr, &s) != Io::done ||
+        p.a->irecv(&byte, 1, nullptr, &r) != Io::done ||
+        finish(*p.a, nullptr, s, &bytes) != Io::done) {
+      return "skip: the link cannot be taken down";
+    }
+    if (finish(*p.a, nullptr, r, &bytes) != Io::failed || p.a->error().code != Code::peer_lost) {
+      return "not noticed";
+    }
+    const bool named = p.a->error().text.find("acknowledged nothing for 1 s") != std::string::npos;
+    return named ? "" : p.a->error().text;
+  }));
+}
+
+// A live peer that reads nothing for long is not lost: it may compute for minutes.
+TEST(Socket, a_peer_that_does_not_read_is_not_lost) {
+  SocketOptions options;
+  options.silence_s = 0.5;
+  auto transport = open(options);
+  Pair p = make_pair(*transport, *transport);
+  ASSERT_TRUE(p.a && p.b);
+  const auto data = pattern(64 << 20, 1);
+  std::vector<std::byte> into(data.size());
+  Ticket s = 0, r = 0;
+  size_t bytes = 0;
+  ASSERT_EQ(p.a->isend(data.data(), data.size(), nullptr, &s), Io::done);
+  const Deadline end = Deadline::after(2.5);
+  while (!end.passed()) {
+    ASSERT_NE(p.a->progress(), Io::failed) << p.a->error().text;
+  }
+  ASSERT_EQ(p.b->irecv(into.data(), into.size(), nullptr, &r), Io::done);
+  ASSERT_EQ(finish(*p.b, p.a.get(), r, &bytes), Io::done) << p.b->error().text;
+  ASSERT_EQ(finish(*p.a, p.b.get(), s, &bytes), Io::done) << p.a->error().text;
+  EXPECT_EQ(into, data);
 }
 
 // Stripes of a long message leave in address order, all but the last multiples of 128 bytes.
