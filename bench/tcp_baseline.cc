@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What plain TCP gives on this machine: the yardstick of the socket transport. Two processes, one
 // thread each, no framing. Prints one number: GB/s, or microseconds per round trip.
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,7 +27,9 @@ struct Setup {
   size_t size = 1 << 20;   // bytes per message; it is split evenly over the streams
   size_t total = 1 << 30;  // bytes to move
   int round_trips = 20'000;
-  std::string congestion;  // empty: the system's
+  std::string congestion;             // empty: the system's
+  std::string address = "127.0.0.1";  // of the receiving end
+  std::string netns;                  // where the sending end runs; empty: here
 };
 
 constexpr size_t kInFlight = 8;  // buffers that messages cycle through
@@ -142,18 +146,28 @@ int main(int argc, char** argv) {
   app.add_option("--total", setup.total, "bytes to move");
   app.add_option("--round-trips", setup.round_trips);
   app.add_option("--congestion", setup.congestion, "congestion control, e.g. reno");
+  app.add_option("--address", setup.address, "IPv4 address of the receiving end");
+  app.add_option("--netns", setup.netns, "network namespace of the sending end");
   CLI11_PARSE(app, argc, argv);
 
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in at{};
   at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (inet_pton(AF_INET, setup.address.c_str(), &at.sin_addr) != 1) {
+    die("address");
+  }
   socklen_t length = sizeof at;
   if (bind(listener, reinterpret_cast<sockaddr*>(&at), length) != 0 || listen(listener, 64) != 0 ||
       getsockname(listener, reinterpret_cast<sockaddr*>(&at), &length) != 0) {
     die("listen");
   }
   const pid_t child = fork();
+  if (child == 0 && !setup.netns.empty()) {
+    const int ns = open(("/run/netns/" + setup.netns).c_str(), O_RDONLY | O_CLOEXEC);
+    if (ns < 0 || setns(ns, CLONE_NEWNET) != 0) {
+      die("netns");
+    }
+  }
   std::vector<Cursor> cursors;
   for (int i = 0; i < setup.streams; ++i) {
     int fd = -1;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A transport between two processes, against bare TCP and one iperf3 stream in the same run. Rounds
 // alternate, so that the machine's moods hit all of them; medians and their ratios are printed.
+#include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,6 +35,8 @@ struct Setup {
   bool sleeps = false;
   bool alone = false;
   std::string baseline;
+  std::string address = "127.0.0.1";  // of the receiving end
+  std::string netns;                  // where the sending end runs; empty: here
 };
 
 [[noreturn]] void die(const std::string& what) {
@@ -40,12 +44,19 @@ struct Setup {
   std::exit(1);
 }
 
-std::unique_ptr<Transport> open_transport(const Setup& setup) {
+std::unique_ptr<Transport> open_transport(const Setup& setup, bool listens) {
   if (setup.transport == "shm") {
     return std::move(*open_shm_transport({}));
   }
   SocketOptions options;
   options.streams = setup.streams;
+  auto address = parse_host(setup.address, 0);
+  if (!address) {
+    die(address.error().text);
+  }
+  if (listens) {
+    options.address = *address;
+  }
   auto t = open_socket_transport(options);
   if (!t) {
     die(t.error().text);
@@ -76,6 +87,16 @@ std::unique_ptr<Connection> accept_now(Listener& listener) {
     if (*r) {
       return std::move(*r);
     }
+  }
+}
+
+void enter(const std::string& netns) {
+  if (netns.empty()) {
+    return;
+  }
+  const Fd fd(::open(("/run/netns/" + netns).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd || setns(fd.get(), CLONE_NEWNET) != 0) {
+    die("cannot enter network namespace " + netns);
   }
 }
 
@@ -142,7 +163,7 @@ double ping_pong(Connection& c, const Setup& setup, bool first) {
 
 // One round between two processes. size 0: ping-pong. GB/s or us per round trip.
 double measure(const Setup& setup, size_t size, double* connect_ms = nullptr) {
-  auto transport = open_transport(setup);
+  auto transport = open_transport(setup, true);
   auto listener = transport->listen();
   if (!listener) {
     die(listener.error().text);
@@ -150,7 +171,8 @@ double measure(const Setup& setup, size_t size, double* connect_ms = nullptr) {
   const std::string handle = (*listener)->handle();
   const pid_t child = fork();
   if (child == 0) {
-    auto c = connect_now(*transport, handle);
+    enter(setup.netns);
+    auto c = connect_now(*open_transport(setup, false), handle);
     if (size == 0) {
       ping_pong(*c, setup, true);
     } else {
@@ -182,13 +204,19 @@ double number_from(const std::string& command) {
   return value;
 }
 
-double iperf3() {
+double iperf3(const Setup& setup) {
+  const std::string enter_it = setup.netns.empty() ? "" : "ip netns exec " + setup.netns + " ";
   const std::string port = std::to_string(20'000 + getpid() % 20'000);
-  const double bits = number_from("iperf3 -s -1 -D -p " + port + " >/dev/null 2>&1; sleep 0.2; " +
-                                  "timeout 20 iperf3 -c 127.0.0.1 -t 1 -J -p " + port +
-                                  " 2>/dev/null | grep -A9 '\"sum_received\"' | "
-                                  "grep bits_per_second | grep -o '[0-9.e+]*' | tail -1");
+  const double bits =
+      number_from("iperf3 -s -1 -D -p " + port + " >/dev/null 2>&1; sleep 0.2; " + enter_it +
+                  "timeout 20 iperf3 -c " + setup.address + " -t 1 -J -p " + port +
+                  " 2>/dev/null | grep -A9 '\"sum_received\"' | "
+                  "grep bits_per_second | grep -o '[0-9.e+]*' | tail -1");
   return bits > 0 ? bits / 8e9 : -1;
+}
+
+std::string where(const Setup& setup) {
+  return " --address " + setup.address + (setup.netns.empty() ? "" : " --netns " + setup.netns);
 }
 
 double median(std::vector<double> v) {
@@ -206,7 +234,7 @@ void compare_bandwidth(const Setup& setup, size_t size) {
     return;
   }
   const std::string bare = setup.baseline + " --total " + std::to_string(setup.total) + " --size " +
-                           std::to_string(size);
+                           std::to_string(size) + where(setup);
   std::vector<double> ours, one, four, one_reno, four_reno, iperf;
   for (int i = 0; i < setup.rounds; ++i) {
     ours.push_back(measure(setup, size));
@@ -214,7 +242,7 @@ void compare_bandwidth(const Setup& setup, size_t size) {
     four.push_back(number_from(bare + " --streams 4"));
     one_reno.push_back(number_from(bare + " --streams 1 --congestion reno"));
     four_reno.push_back(number_from(bare + " --streams 4 --congestion reno"));
-    iperf.push_back(iperf3());
+    iperf.push_back(iperf3(setup));
   }
   const double x = median(ours);
   std::printf("%9zu %7.2f | %7.2f %7.2f %7.2f %7.2f | %6.2f | %6.2f %6.2f %6.2f %6.2f | %6.2f\n",
@@ -254,6 +282,8 @@ int main(int argc, char** argv) {
   app.add_option("--round-trips", setup.round_trips);
   app.add_option("--rounds", setup.rounds);
   app.add_flag("--sleep", setup.sleeps, "sleep in poll() instead of spinning");
+  app.add_option("--address", setup.address, "where the receiving end listens");
+  app.add_option("--netns", setup.netns, "network namespace of the sending end");
   app.add_flag("--alone", setup.alone, "without the baselines");
   CLI11_PARSE(app, argc, argv);
   std::printf(

@@ -15,7 +15,7 @@
 
 namespace prunex::transport {
 
-inline constexpr double kPatience = 60;  // seconds until a test calls it a hang
+inline constexpr double kPatience = 120;  // seconds until a test calls it a hang
 
 struct Pair {
   std::unique_ptr<Listener> listener;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "plugin/base/sockets.h"
 #include "plugin/transport/slots.h"
 #include "plugin/transport/socket/stream.h"
 #include "plugin/transport/transport.h"
@@ -14,7 +15,7 @@ namespace prunex::transport {
 
 struct ConnectionOptions {
   uint32_t first_sequence = 0;
-  double silence_s = 60;
+  double silence_s = kVanishedAfterS;
 };
 
 // Copying per progress() call and direction, bytes: the caller keeps control.

@@ -12,7 +12,7 @@ namespace {
 // Streams other than the first are looked at in every round while something arrives there, and in
 // every kIdleStride-th when nothing did for kIdleRounds: small messages must not pay for them.
 constexpr int kIdleRounds = 256;
-constexpr int kIdleStride = 16;
+constexpr int kIdleStride = 32;
 
 // a comes before b, also across the wrap; they are less than 2^31 apart.
 bool before(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) < 0; }

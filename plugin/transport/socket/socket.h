@@ -7,6 +7,7 @@
 
 #include "plugin/base/address.h"
 #include "plugin/base/result.h"
+#include "plugin/base/sockets.h"
 #include "plugin/transport/transport.h"
 
 namespace prunex::transport {
@@ -18,7 +19,8 @@ struct SocketOptions {
   int send_buffer = 0;    // bytes; 0: the kernel's own tuning
   int recv_buffer = 0;
   double stray_timeout_s = 10;  // a caller that has not introduced itself by then is dropped
-  double silence_s = 60;        // no acknowledgement for so long while data are out: peer lost
+  double silence_s =
+      kVanishedAfterS;          // no acknowledgement for so long while data are out: peer lost
   uint32_t first_sequence = 0;  // tests start near the wrap; said by the connecting end
 };
 
