@@ -10,7 +10,8 @@
 namespace prunex {
 namespace {
 
-// What one dimension keeps, as maximal runs of indices.
+// What one dimension keeps, as maximal runs of indices; or a product of dimensions, where runs may
+// touch.
 struct KeptIndices {
   uint64_t size = 1, kept = 1;
   std::vector<KeptRange> runs{{0, 1}};
@@ -53,12 +54,7 @@ KeptIndices product(const KeptIndices& outer, const KeptIndices& inner) {
   for (const KeptRange& run : outer.runs) {
     for (uint64_t i = run.begin; i < run.begin + run.count; ++i) {
       for (const KeptRange& part : inner.runs) {
-        const uint64_t begin = i * inner.size + part.begin;
-        if (!out.runs.empty() && out.runs.back().begin + out.runs.back().count == begin) {
-          out.runs.back().count += part.count;
-        } else {
-          out.runs.push_back({begin, part.count});
-        }
+        out.runs.push_back({i * inner.size + part.begin, part.count});
       }
     }
   }
