@@ -40,7 +40,7 @@ void unpack(const Layout& layout, DType type, const void* packed, const Slice& s
 struct AuditReport {
   uint64_t nonzero = 0, nonfinite = 0;
   uint64_t first_element = 0;  // of the buffer; valid when nonzero > 0
-  double dropped_energy = 0, kept_energy = 0;  // sums of squares
+  double dropped_energy = 0, kept_energy = 0;  // sums of squares, of finite elements
 };
 [[nodiscard]] AuditReport audit_segment(const Layout& layout, size_t segment, DType type,
                                         const void* buffer);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/host/avx2_lanes.h"
 #include "kernels/host/reduce_blocks.h"
+#include "kernels/host/unpack_rows.h"
 
 namespace prunex::host {
 namespace {

@@ -2,6 +2,7 @@
 // Compiled twice: with VBMI2, which compresses bytes and 16-bit elements, and without it.
 #include "kernels/host/avx512_lanes.h"
 #include "kernels/host/reduce_blocks.h"
+#include "kernels/host/unpack_rows.h"
 
 namespace prunex::host {
 namespace {

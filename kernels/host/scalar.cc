@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reference, and the way for CPUs without the vector versions.
 #include "kernels/host/reduce_blocks.h"
-#include "kernels/host/rows.h"
+#include "kernels/host/unpack_rows.h"
 
 namespace prunex::host {
 namespace {

@@ -4,84 +4,17 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <string>
 #include <tuple>
 
-#include "kernels/half.h"
 #include "tests/kernels/pack_support.h"
 
 namespace prunex::test {
 namespace {
 
 constexpr std::byte kPoison{0xa5};
-
-constexpr DType kAllTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16,
-                               DType::i8,  DType::u8,  DType::i32, DType::i64};
-
-// Is this element something else than ±0? From its value, not from its bits.
-bool differs_from_zero(DType type, const std::byte* p) {
-  const auto load = [&](auto v) {
-    std::memcpy(&v, p, sizeof v);
-    return v;
-  };
-  const auto nonzero = [](double v) { return !(std::fabs(v) <= 0); };
-  switch (type) {
-    case DType::f32:
-      return nonzero(static_cast<double>(load(float{})));
-    case DType::f64:
-      return nonzero(load(double{}));
-    case DType::f16:
-      return nonzero(static_cast<double>(half_to_float(load(uint16_t{}))));
-    case DType::bf16:
-      return nonzero(static_cast<double>(bfloat_to_float(load(uint16_t{}))));
-    case DType::i8:
-    case DType::u8:
-      return load(uint8_t{}) != 0;
-    case DType::i32:
-      return load(int32_t{}) != 0;
-    case DType::i64:
-      return load(int64_t{}) != 0;
-  }
-  return false;
-}
-
-void put_negative_zero(DType type, std::byte* p) {
-  const size_t size = size_of(type);
-  std::memset(p, 0, size);
-  if (is_float(type)) {
-    p[size - 1] = std::byte{0x80};
-  }
-}
-
-void put_nan(DType type, std::byte* p, bool negative) {
-  const size_t size = size_of(type);
-  std::memset(p, 0xff, size);
-  if (!negative) {
-    p[size - 1] = std::byte{0x7f};
-  }
-}
-
-// Kept elements: any bits. Dropped ones: +0, -0, and one in `one_in` something else (0: none).
-void fill(const Case& c, DType type, Rng& rng, uint64_t one_in, std::byte* buffer) {
-  const size_t size = size_of(type);
-  for (uint64_t i = 0; i < c.layout.count; ++i) {
-    std::byte* p = buffer + i * size;
-    const uint64_t bits = rng() | 1;
-    if (c.keep[i] != 0 || (one_in != 0 && below(rng, one_in) == 0)) {
-      std::memcpy(p, &bits, size);
-      if (below(rng, 8) == 0) {
-        put_nan(type, p, bits & 2);
-      }
-    } else if (bits & 2) {
-      std::memset(p, 0, size);
-    } else {
-      put_negative_zero(type, p);
-    }
-  }
-}
 
 struct Reference {
   std::vector<std::byte> packed, unpacked;  // of the slice
@@ -278,42 +211,6 @@ TEST_P(PackTest, pointers_at_every_alignment) {
   }
 }
 
-// Rule 1: -0.0 is zero, NaN is not, and neither is the smallest subnormal.
-TEST_P(PackTest, audit_knows_negative_zero_nan_and_subnormals) {
-  const Case c = [] {
-    MaskBuilder b(200);
-    Bits bits(100, 0);
-    bits[50] = 1;
-    const int32_t p = b.pattern(bits);
-    const auto mask = b.panel(0, 1, 100, 100, p).build();  // and 100 elements that no panel names
-    return make_case("audit", {mask}, {200});
-  }();
-  const Slice s{0, 1, 0, 200};
-  for (const DType type : kAllTypes) {
-    const size_t size = size_of(type);
-    for (const uint64_t at : {0, 49, 51, 63, 64, 99, 100, 163, 199}) {
-      SCOPED_TRACE(testing::Message() << prunex::name_of(type) << " element " << at);
-      std::vector<std::byte> buffer(200 * size);
-      for (uint64_t i = 0; i < 200; ++i) {
-        put_negative_zero(type, buffer.data() + i * size);
-      }
-      EXPECT_EQ(audit(c.layout, type, buffer.data(), s).lossless, 0u);
-      std::byte* p = buffer.data() + at * size;
-      for (const bool negative : {false, true}) {
-        put_nan(type, p, negative);
-        EXPECT_EQ(audit(c.layout, type, buffer.data(), s).lossless, 1u);
-      }
-      put_negative_zero(type, p);
-      p[0] = std::byte{1};  // ± the smallest subnormal, or an integer that is not zero
-      EXPECT_EQ(audit(c.layout, type, buffer.data(), s).lossless, 1u);
-      std::vector<std::byte> packed(size);
-      AuditCount nonzero;
-      pack(c.layout, type, buffer.data(), s, packed.data(), &nonzero);
-      EXPECT_EQ(nonzero.lossless, 1u);
-    }
-  }
-}
-
 // NaN and Inf of dropped places reach nobody; +0 is written there, not -0.
 TEST_P(PackTest, unpack_writes_positive_zero) {
   Rng rng(6);
@@ -327,79 +224,6 @@ TEST_P(PackTest, unpack_writes_positive_zero) {
       ASSERT_FALSE(std::signbit(buffer[i]));
     }
   }
-}
-
-TEST(AuditReportTest, names_the_first_offender_and_the_energies) {
-  MaskBuilder b(12);
-  const int32_t p = b.pattern({1, 0, 1, 0});
-  const auto mask = b.panel(0, 3, 4, 4, p).build();
-  const Case c = make_case("report", {nullptr, mask, nullptr}, {5, 12, 3});
-  std::vector<float> v(20, 2.0F);
-  for (const int i : {1, 3, 5, 7, 9, 11}) {
-    v[static_cast<size_t>(5 + i)] = i == 5 ? -0.0F : 0.0F;
-  }
-  AuditReport r = audit_segment(c.layout, 1, DType::f32, v.data());
-  EXPECT_EQ(r.nonzero, 0u);
-  EXPECT_EQ(r.dropped_energy, 0.0);
-  EXPECT_EQ(r.kept_energy, 6 * 4.0);
-
-  v[5 + 7] = 3.0F;
-  v[5 + 9] = std::numeric_limits<float>::quiet_NaN();
-  v[5 + 11] = -std::numeric_limits<float>::infinity();
-  r = audit_segment(c.layout, 1, DType::f32, v.data());
-  EXPECT_EQ(r.nonzero, 3u);
-  EXPECT_EQ(r.nonfinite, 2u);
-  EXPECT_EQ(r.first_element, 12u);
-  EXPECT_EQ(r.dropped_energy, 9.0) << "of the finite ones";
-  EXPECT_EQ(r.kept_energy, 6 * 4.0);
-  EXPECT_EQ(audit_segment(c.layout, 0, DType::f32, v.data()).kept_energy, 5 * 4.0);
-}
-
-TEST(AuditReportTest, agrees_with_the_fast_audit_for_every_structure_and_type) {
-  Rng rng(7);
-  for (const Case& c : all_cases(17)) {
-    for (const DType type : kAllTypes) {
-      std::vector<std::byte> buffer(c.layout.count * size_of(type));
-      fill(c, type, rng, 6, buffer.data());
-      uint64_t total = 0;
-      uint64_t first = UINT64_MAX;
-      for (size_t s = 0; s < c.layout.segments.size(); ++s) {
-        const AuditReport r = audit_segment(c.layout, s, type, buffer.data());
-        total += r.nonzero;
-        if (r.nonzero > 0 && first == UINT64_MAX) {
-          first = r.first_element;
-        }
-      }
-      EXPECT_EQ(
-          total,
-          audit(c.layout, type, buffer.data(), {0, c.layout.kept, 0, c.layout.count}).lossless);
-      for (uint64_t i = 0; i < c.layout.count; ++i) {
-        if (c.keep[i] == 0 && differs_from_zero(type, buffer.data() + i * size_of(type))) {
-          EXPECT_EQ(first, i) << c.name;
-          break;
-        }
-      }
-    }
-  }
-}
-
-TEST(SelectIsaTest, takes_what_the_cpu_has_and_refuses_the_rest) {
-  const RestoreIsa restore;
-  EXPECT_TRUE(isa_available(Isa::automatic));
-  EXPECT_TRUE(isa_available(Isa::scalar));
-  for (const Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512}) {
-    const Result<> r = select_isa(isa);
-    EXPECT_EQ(r.has_value(), isa_available(isa));
-    if (r) {
-      EXPECT_EQ(active_isa(), isa);
-    } else {
-      EXPECT_NE(r.error().text.find("PRUNEX_ISA"), std::string::npos);
-      EXPECT_EQ(active_isa(), Isa::scalar) << "a refused choice changes nothing";
-      ASSERT_TRUE(select_isa(Isa::scalar).has_value());
-    }
-  }
-  ASSERT_TRUE(select_isa(Isa::automatic).has_value());
-  EXPECT_NE(active_isa(), Isa::automatic);
 }
 
 }  // namespace
