@@ -8,7 +8,7 @@
 #
 # Stages: build, checks (scripts/check.sh), tests, the tests under AddressSanitizer with
 # UndefinedBehaviorSanitizer and under ThreadSanitizer, fuzzing. A stage that fails stops no later one.
-# All output is kept in build/test/. Last line: "N passed, N failed, N skipped" (test cases and checks).
+# All output is kept in build-logs/. Last line: "N passed, N failed, N skipped" (test cases and checks).
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -24,7 +24,8 @@ while (($#)); do
   esac
 done
 
-readonly logs=$repo_root/build/test
+# Not inside a build folder: configuring one anew empties it.
+readonly logs=$repo_root/build-logs
 readonly sanitized_suites=(base kernels topology bootstrap transport collective api)
 fuzz_seconds=15 # of each target
 [[ $long == false ]] || fuzz_seconds=120
