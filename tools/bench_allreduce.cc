@@ -98,6 +98,14 @@ Result<> interpret_sizes(Arguments& a) {
   if (!sizes) {
     return tl::unexpected(sizes.error());
   }
+  const size_t element = size_of(a.spec.type);
+  for (const uint64_t size : *sizes) {
+    if (size % element != 0) {
+      return fail(Code::invalid_argument,
+                  strf("size %llu is not a multiple of %zu, the bytes of one %s",
+                       static_cast<unsigned long long>(size), element, name_of(a.spec.type)));
+    }
+  }
   a.spec.sizes = std::move(*sizes);
   return {};
 }

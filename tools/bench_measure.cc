@@ -193,9 +193,10 @@ int64_t Measurement::count_errors(const Mode& mode, std::string* first) {
       const uint64_t wrong = kept ? data_.wrong_results(at, begin, count, &bad)
                                   : wrong_zeros(at, element, begin, count, &bad);
       if (wrong > 0 && errors == 0) {
-        *first = strf("element %llu%s%s: got %.9g, expected %.9g", static_cast<unsigned long long>(bad),
-                      piece == nullptr ? "" : " in ", piece == nullptr ? "" : piece->name.c_str(),
-                      data_.value_at(result, bad), kept ? data_.expected(bad) : 0.0);
+        *first =
+            strf("element %llu%s%s: got %.9g, expected %.9g", static_cast<unsigned long long>(bad),
+                 piece == nullptr ? "" : " in ", piece == nullptr ? "" : piece->name.c_str(),
+                 data_.value_at(result, bad), kept ? data_.expected(bad) : 0.0);
       }
       errors += wrong;
       if (kept && !spec_.in_place) {  // the source must be as it was

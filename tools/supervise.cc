@@ -232,6 +232,7 @@ class Supervisor {
     for (const Process& p : processes_) {
       if (!p.ended) {
         ::kill(-p.pid, signal);
+        ::kill(-p.pid, SIGCONT);  // a stopped rank takes signals only once it goes on
       }
     }
     if (!stopping_) {
@@ -244,6 +245,7 @@ class Supervisor {
   void clear_groups() {
     for (const Process& p : processes_) {
       ::kill(-p.pid, SIGTERM);
+      ::kill(-p.pid, SIGCONT);
       siginfo_t info{};
       ::waitid(P_PID, static_cast<id_t>(p.pid), &info, WEXITED);
     }

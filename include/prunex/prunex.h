@@ -283,7 +283,8 @@ typedef struct {
   uint64_t bytes_wire_sent, bytes_wire_received; /* between nodes, headers included, this rank */
   uint64_t bytes_dense;                /* what bytes_wire_sent would be without masks, headers aside */
   uint64_t dropped_nonzero;            /* non-zero dropped elements seen under PROJECT, this rank */
-  /* Busy time of each stage in nanoseconds, this rank; stages overlap. */
+  /* Time of each stage in nanoseconds, this rank; stages overlap. Busy time, save for inter_ns: that is
+   * the time with something outstanding between nodes, waiting included (0 where a rank leads no rail). */
   uint64_t pack_ns, unpack_ns, reduce_ns, inter_ns, agree_ns, total_ns;
 } prunex_stats_t;
 

@@ -40,10 +40,12 @@ Result<> check_size(const T* s, const char* name) {
     return null_argument(name);
   }
   if (s->struct_size != sizeof(T)) {
-    return fail(Code::invalid_argument,
-                strf("%s.struct_size is %zu, this library (version %d) expects %zu: set it to "
-                     "sizeof and compile against the installed prunex.h",
-                     name, s->struct_size, prunex_version(), sizeof(T)));
+    return fail(
+        Code::invalid_argument,
+        strf("%s.struct_size is %zu, this library (version %d.%d.%d) expects %zu: set it to "
+             "sizeof and compile against the installed prunex.h",
+             name, s->struct_size, PRUNEX_VERSION_MAJOR, PRUNEX_VERSION_MINOR, PRUNEX_VERSION_PATCH,
+             sizeof(T)));
   }
   return {};
 }

@@ -9,9 +9,12 @@
 namespace prunex::collective {
 namespace {
 
-Error given_up(int by, const CallHeader& abort) {
-  return Error{Code::peer_lost, strf("rank %d failed (rank %d gave up on it)", abort.culprit, by),
-               0, abort.culprit};
+Error given_up(int by, const CallHeader& abort, double timeout_s) {
+  if (abort.late != 0) {
+    return late_error(abort.culprit, "answer", timeout_s);
+  }
+  return Error{Code::peer_lost, strf("rank %d was lost (says rank %d)", abort.culprit, by), 0,
+               abort.culprit};
 }
 
 }  // namespace
@@ -120,7 +123,7 @@ Result<bool> Agreement::read_headers(Go local_headers) {
       continue;
     }
     if (header->kind == MessageKind::abort) {
-      return tl::unexpected(given_up(links_.peer(n).rank, *header));
+      return tl::unexpected(given_up(links_.peer(n).rank, *header, in_.timeout_s));
     }
     moved = moved || header_read_[n] == 0;
     header_read_[n] = 1;
@@ -149,7 +152,6 @@ Result<bool> Agreement::read_headers(Go local_headers) {
 }
 
 void Agreement::combine_inlined() {
-  const Timed timed(c_.times.inter);
   std::vector<const void*> sources(links_.nodes());
   for (size_t n = 0; n < links_.nodes(); ++n) {
     sources[n] = n == links_.self() ? static_cast<const void*>(c_.memory.sum(slot_))
@@ -186,7 +188,7 @@ Result<bool> Agreement::progress_commit() {
         return tl::unexpected(peeked.error());
       }
       if (*peeked != nullptr && (*peeked)->kind == MessageKind::abort) {
-        return tl::unexpected(given_up(links_.peer(n).rank, **peeked));
+        return tl::unexpected(given_up(links_.peer(n).rank, **peeked, in_.timeout_s));
       }
       if (*peeked != nullptr && (*peeked)->kind == MessageKind::commit) {
         audits_[n] = (*peeked)->audit;

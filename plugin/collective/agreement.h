@@ -23,6 +23,7 @@ class Agreement {
   [[nodiscard]] Result<bool> progress(Go local_headers);
   [[nodiscard]] bool complete() const;
   [[nodiscard]] Go verdict() const { return verdict_; }
+  [[nodiscard]] bool header_sent() const { return header_sent_; }
   // The peer whose message is due, for naming at a deadline; -1: none.
   [[nodiscard]] int awaited_rank() const;
 

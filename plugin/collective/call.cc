@@ -25,7 +25,8 @@ void encode(const CallHeader& h, std::span<std::byte, CallHeader::kWireBytes> ou
   w.put(h.scope);
   w.put(h.audited);
   w.put(h.local_mismatch);
-  w.zero(3);
+  w.put(h.late);
+  w.zero(2);
   w.put(h.payload);
   w.put(static_cast<uint32_t>(h.culprit));
   w.zero(8);
@@ -60,7 +61,8 @@ Result<CallHeader> decode_call(std::span<const std::byte> bytes) {
   h.scope = r.get<uint8_t>();
   h.audited = r.get<uint8_t>();
   h.local_mismatch = r.get<uint8_t>();
-  r.skip(3);
+  h.late = r.get<uint8_t>();
+  r.skip(2);
   h.payload = r.get<uint32_t>();
   h.culprit = static_cast<int32_t>(r.get<uint32_t>());
   if (kind < 1 || kind > 3 || audit > 2 || h.op >= kNumOps || h.dtype >= kNumDTypes ||

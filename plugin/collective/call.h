@@ -37,6 +37,7 @@ struct CallHeader {
   uint8_t local_mismatch = 0;  // ranks of the sender's node already disagree
   Audit audit = Audit::pending;
   uint32_t payload = 0;    // bytes that follow in the same message
+  uint8_t late = 0;        // abort: the culprit did not come in time; otherwise it is lost
   int32_t culprit = -1;    // abort: the rank to blame
   uint64_t wire_kept = 0;  // elements that cross
 

@@ -204,6 +204,7 @@ Result<Outcome> Comm::exchange(const CallSpec& spec, const MaskedLayout& masked,
   in.recv = spec.recv;
   in.audited = audited;
   in.counted = counted;
+  in.timeout_s = options_.config.timeout_s;
   in.base = base_;
   CallHeader& h = in.header;
   in.turn = ++turn_;
@@ -221,7 +222,7 @@ Result<Outcome> Comm::exchange(const CallSpec& spec, const MaskedLayout& masked,
   attempted_end_ = in.end();
 
   Exchange one(context_, in);
-  auto outcome = one.run(options_.config.timeout_s);
+  auto outcome = one.run();
   if (!outcome) {
     return tl::unexpected(die(outcome.error()));
   }
@@ -288,13 +289,15 @@ Error Comm::die(const Error& finding) {
   mine.culprit = finding.rank < 0 ? context_.rank : finding.rank;
   mine.code = finding.code;
   mine.text = finding.text;
-  context_.memory.set_culprit(mine.culprit);
+  const bool late = mine.code == Code::timeout;
+  context_.memory.set_culprit({mine.culprit, late});
   context_.memory.ring();
   if (!context_.links.empty() && context_.links[0] != nullptr) {
     CallHeader h;
     h.kind = MessageKind::abort;
     h.sequence = sequence_;
     h.culprit = mine.culprit;
+    h.late = late ? 1 : 0;
     (void)context_.links[0]->send_calls(h, {});
     context_.links[0]->progress();
   }

@@ -50,6 +50,9 @@ struct Context {
 // The error that every survivor returns, from the common verdict.
 [[nodiscard]] Error to_error(const Verdict& verdict);
 
+// Says who did not do what, and which deadline that was.
+[[nodiscard]] Error late_error(int rank, const char* what, double timeout_s);
+
 // Adds the time of its scope to a stage.
 class Timed {
  public:

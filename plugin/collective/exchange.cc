@@ -295,12 +295,30 @@ Result<bool> Exchange::step() {
       return network;
     }
     moved = *network;
+    time_network();
   }
   moved = try_local_commit() || moved;
   moved = try_unpack() || moved;
   moved = try_reduce() || moved;
   moved = try_pack() || moved;
   return moved || try_audit();
+}
+
+// The inter-node stage lasts from the agreement (in small calls: from the header that carries the
+// sum) until nothing is outstanding, waiting included.
+void Exchange::time_network() {
+  const bool begun = verdict() == Go::go || (plan_.algorithm == Algorithm::inlined && agreement_ &&
+                                             agreement_->header_sent());
+  if (network_begin_ == 0 && begun) {
+    network_begin_ = now_ns();
+  }
+  const bool over =
+      verdict() == Go::go && std::all_of(stages_.begin(), stages_.end(),
+                                         [](const NetworkStage& s) { return s.complete(); });
+  if (network_end_ == 0 && over) {
+    network_end_ = now_ns();
+    c_.times.inter += static_cast<uint64_t>(network_end_ - network_begin_);
+  }
 }
 
 bool Exchange::complete() const {
@@ -318,10 +336,10 @@ bool Exchange::abandoned() const {
   return agreement_ ? agreement_->verdict() == Go::differ : verdict() == Go::differ;
 }
 
-Result<Outcome> Exchange::run(double timeout_s) {
+Result<Outcome> Exchange::run() {
   const Timed timed(c_.times.total);
-  direct_ = Deadline::after(timeout_s);
-  indirect_ = Deadline::after(timeout_s +
+  direct_ = Deadline::after(in_.timeout_s);
+  indirect_ = Deadline::after(in_.timeout_s +
                               (agreement_ || !stages_.empty() ? kLeaderExtraS : kFollowerExtraS));
   encode(in_.header, std::span<std::byte, CallHeader::kWireBytes>(self_.header));
   self_.header_turn.store(in_.turn, std::memory_order_release);

@@ -24,7 +24,8 @@ struct ExchangeInput {
   uint64_t turn = 0;     // counts this rank's exchanges; the ranks of a node are always at the same
   bool audited = false;  // results are written only once everybody's dropped elements were zero
   bool counted = false;  // dropped non-zeros are counted, at least
-  uint64_t base = 0;     // chunks of all earlier exchanges
+  double timeout_s = 0;
+  uint64_t base = 0;  // chunks of all earlier exchanges
   [[nodiscard]] uint64_t end() const { return base + plan->chunks.size(); }
 };
 
@@ -37,9 +38,9 @@ enum class Outcome : uint8_t {
 class Exchange {
  public:
   Exchange(Context& context, const ExchangeInput& input);
-  // timeout_s: counted from now. An error has the culprit in `rank` and is this rank's finding, not
-  // yet the common verdict.
-  [[nodiscard]] Result<Outcome> run(double timeout_s);
+  // The deadline counts from now. An error has the culprit in `rank` and is this rank's finding,
+  // not yet the common verdict.
+  [[nodiscard]] Result<Outcome> run();
 
   // Whether a rank of this node means more than the node: then a difference is everybody's.
   [[nodiscard]] bool beyond_node() const { return beyond_node_; }
@@ -60,6 +61,7 @@ class Exchange {
   [[nodiscard]] bool complete() const;
   [[nodiscard]] Result<bool> step();
   [[nodiscard]] Result<bool> step_network();
+  void time_network();
   [[nodiscard]] bool abandoned() const;
   [[nodiscard]] Result<> wait(uint32_t seen);
   [[nodiscard]] Result<> check_health();
@@ -84,6 +86,7 @@ class Exchange {
   Deadline direct_, indirect_;
   std::optional<Agreement> agreement_;  // of the leader of rail 0
   std::vector<NetworkStage> stages_;    // rails that this rank leads
+  int64_t network_begin_ = 0, network_end_ = 0;
 };
 
 }  // namespace prunex::collective

@@ -17,6 +17,12 @@ Error to_error(const Verdict& verdict) {
   return Error{verdict.code, verdict.text, 0, verdict.culprit};
 }
 
+Error late_error(int rank, const char* what, double timeout_s) {
+  return Error{Code::timeout,
+               strf("rank %d did not %s within %g s (PRUNEX_TIMEOUT)", rank, what, timeout_s), 0,
+               rank};
+}
+
 Result<> Exchange::wait(uint32_t seen) {
   if (auto healthy = check_health(); !healthy) {
     return healthy;
@@ -43,9 +49,10 @@ Result<> Exchange::check_health() {
   if (auto verdict = c_.control->aborted()) {
     return tl::unexpected(to_error(*verdict));
   }
-  if (const int culprit = c_.memory.culprit(); culprit >= 0) {
-    return fail(Code::peer_lost,
-                strf("rank %d failed (found by another rank of this node)", culprit), 0, culprit);
+  if (const auto culprit = c_.memory.culprit(); culprit.rank >= 0) {
+    return culprit.late
+               ? tl::unexpected(late_error(culprit.rank, "answer", in_.timeout_s))
+               : fail(Code::peer_lost, strf("rank %d was lost", culprit.rank), 0, culprit.rank);
   }
   for (size_t i = 0; i < c_.local_size(); ++i) {
     const RankBlock& block = c_.memory.rank(i);
@@ -69,8 +76,8 @@ Result<> Exchange::check_health() {
 // not, is known directly; a leader elsewhere may itself be waiting for one of its own.
 Error Exchange::late(bool direct_only) const {
   const size_t slots = c_.memory.shape().slots;
-  const auto blame = [](int rank, const char* what) {
-    return Error{Code::timeout, strf("rank %d did not %s in time", rank, what), 0, rank};
+  const auto blame = [this](int rank, const char* what) {
+    return late_error(rank, what, in_.timeout_s);
   };
   for (size_t i = 0; i < c_.local_size(); ++i) {
     if (c_.memory.rank(i).header_turn.load(std::memory_order_acquire) < in_.turn) {

@@ -53,7 +53,6 @@ bool NetworkStage::reduced_by_all(uint64_t chunk) const {
 }
 
 Result<bool> NetworkStage::progress() {
-  const Timed timed(c_.times.inter);
   bool moved = false;
   while (next_ < plan_.chunks.size() && active_ < flights_.size()) {
     Flight& flight = flights_[(first_ + active_) % flights_.size()];

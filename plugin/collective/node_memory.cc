@@ -185,11 +185,14 @@ void NodeMemory::poll(size_t local, uint32_t seen, std::vector<pollfd>& fds, int
   }
 }
 
-int NodeMemory::culprit() const { return head().culprit.load(); }
+NodeMemory::Culprit NodeMemory::culprit() const {
+  const int32_t word = head().culprit.load();
+  return word < 0 ? Culprit{} : Culprit{word >> 1, (word & 1) != 0};
+}
 
-void NodeMemory::set_culprit(int r) {
+void NodeMemory::set_culprit(Culprit culprit) {
   int32_t none = -1;
-  head().culprit.compare_exchange_strong(none, r);
+  head().culprit.compare_exchange_strong(none, culprit.rank << 1 | (culprit.late ? 1 : 0));
 }
 
 }  // namespace prunex::collective

@@ -81,9 +81,13 @@ class NodeMemory {
   // The same for the leader `local`, who also waits for file descriptors; fds gets its FIFO added.
   void poll(size_t local, uint32_t seen, std::vector<pollfd>& fds, int64_t ns);
 
-  // The first culprit that somebody on the node found; -1: none.
-  [[nodiscard]] int culprit() const;
-  void set_culprit(int rank);
+  // The first culprit that somebody on the node found or heard of; -1: none.
+  struct Culprit {
+    int rank = -1;
+    bool late = false;  // it did not come in time; otherwise it is lost
+  };
+  [[nodiscard]] Culprit culprit() const;
+  void set_culprit(Culprit culprit);
 
  private:
   struct Head;

@@ -46,8 +46,7 @@ Result<> Comm::await_node(Counter RankBlock::*counter, uint64_t turn) {
       return tl::unexpected(die(to_error(*verdict)));
     }
     if (deadline.passed()) {
-      return tl::unexpected(
-          die(Error{Code::timeout, strf("rank %d did not answer in time", missing), 0, missing}));
+      return tl::unexpected(die(late_error(missing, "answer", options_.config.timeout_s)));
     }
     memory.sleep(seen, 50'000'000);
     control_->poll();
@@ -175,7 +174,11 @@ Result<> Comm::resolve_difference(const CallSpec& spec, const MaskedLayout& mask
     return fail(Code::mismatch, text);
   }
   if (context_.rank == first && warned_.insert(digest_bytes(text.data(), text.size())).second) {
-    PRUNEX_LOG(warn, "%s; this call goes dense", text.c_str());
+    PRUNEX_LOG(
+        warn,
+        "%s; such calls go dense until the masks are the same (prunex_agree_mask makes them so; "
+        "PRUNEX_ON_MISMATCH=error makes this an error); said once",
+        text.c_str());
   }
   const MaskedLayout dense = make_masked_layout(dense_layout(spec.count), {Contract::lossless});
   auto outcome = exchange(spec, dense, false, false);
