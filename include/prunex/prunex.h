@@ -2,20 +2,20 @@
 /*
  * prunex.h - masks, and a hierarchical all-reduce that sends only what they keep.
  *
- * Training that prunes whole filters, channels or blocks fills the links between nodes with zeros. A
- * mask published here tells PruneX where they are: ranks reduce inside each node, node leaders exchange
- * only the kept elements as a dense buffer without indices, and the result is spread again (paper
- * arXiv 2512.14628, sections on physical compaction and hierarchical synchronisation).
+ * Training that prunes whole filters, channels or blocks fills the links between nodes with zeros.
+ * A mask published here tells PruneX where they are: ranks reduce inside each node, node leaders
+ * exchange only the kept elements as a dense buffer without indices, and the result is spread again
+ * (paper arXiv 2512.14628, sections on physical compaction and hierarchical synchronisation).
  *
  * Conventions
- *  - Sizes and offsets are in elements unless a name says bytes. Pointers stay the caller's; whatever
- *    must outlive a call is copied.
+ *  - Sizes and offsets are in elements unless a name says bytes. Pointers stay the caller's;
+ * whatever must outlive a call is copied.
  *  - Every struct starts with struct_size = sizeof(it); prunex_*_INIT macros fill in the defaults.
  *  - Handles are opaque integers, never reused; 0 is none.
- *  - Functions return prunex_result_t; after a failure prunex_last_error() has one line for a person, of
- *    the calling thread. Nothing throws, exits or prints on stdout.
- *  - Masks and layouts may be used from any thread. A communicator runs one call at a time, in the order
- *    of the calls; ranks must make the same calls in the same order.
+ *  - Functions return prunex_result_t; after a failure prunex_last_error() has one line for a
+ * person, of the calling thread. Nothing throws, exits or prints on stdout.
+ *  - Masks and layouts may be used from any thread. A communicator runs one call at a time, in the
+ * order of the calls; ranks must make the same calls in the same order.
  */
 #ifndef PRUNEX_PRUNEX_H_
 #define PRUNEX_PRUNEX_H_
@@ -43,9 +43,10 @@ typedef enum {
   PRUNEX_ERROR_INVALID_ARGUMENT = 1, /* fix the call */
   PRUNEX_ERROR_INVALID_HANDLE = 2,   /* unknown or destroyed */
   PRUNEX_ERROR_CONFIG = 3,           /* a PRUNEX_* variable cannot be understood */
-  PRUNEX_ERROR_MISMATCH = 4,         /* ranks disagree about a call; buffers untouched, communicator usable */
-  PRUNEX_ERROR_TIMEOUT = 5,          /* communicator dead; the text names the rank waited for */
-  PRUNEX_ERROR_PEER_LOST = 6,        /* communicator dead; the text names the rank */
+  PRUNEX_ERROR_MISMATCH =
+      4, /* ranks disagree about a call; buffers untouched, communicator usable */
+  PRUNEX_ERROR_TIMEOUT = 5,   /* communicator dead; the text names the rank waited for */
+  PRUNEX_ERROR_PEER_LOST = 6, /* communicator dead; the text names the rank */
   PRUNEX_ERROR_SYSTEM = 7,
   PRUNEX_ERROR_MEMORY = 8,
   PRUNEX_ERROR_UNSUPPORTED = 9,
@@ -61,36 +62,56 @@ typedef enum {
   PRUNEX_INT8 = 4,
   PRUNEX_UINT8 = 5,
   PRUNEX_INT32 = 6,
-  PRUNEX_INT64 = 7
+  PRUNEX_INT64 = 7,
+  PRUNEX_DTYPE_ANY_INT = (-0x7fffffff - 1) /* no type: any int may be passed, and is refused */
 } prunex_dtype_t;
 
-/* AVG divides once, at the end, by the number of contributions of the scope; integers truncate toward
- * zero. Only SUM and AVG are compacted; the others go dense. */
-typedef enum { PRUNEX_SUM = 0, PRUNEX_AVG = 1, PRUNEX_MAX = 2, PRUNEX_MIN = 3, PRUNEX_PROD = 4 } prunex_op_t;
+/* AVG divides once, at the end, by the number of contributions of the scope; integers truncate
+ * toward zero. Only SUM and AVG are compacted; the others go dense. */
+typedef enum {
+  PRUNEX_SUM = 0,
+  PRUNEX_AVG = 1,
+  PRUNEX_MAX = 2,
+  PRUNEX_MIN = 3,
+  PRUNEX_PROD = 4,
+  PRUNEX_OP_ANY_INT = (-0x7fffffff - 1)
+} prunex_op_t;
 
-/* WORLD: every rank contributes, every rank gets the result. NODE: among the ranks of one node only.
- * LEADERS: one contribution per node, that of its node leader (prunex_comm_info says who that is), and
- * every rank of the world gets the result; other ranks' send buffers are not read (may be NULL). */
-typedef enum { PRUNEX_SCOPE_WORLD = 0, PRUNEX_SCOPE_NODE = 1, PRUNEX_SCOPE_LEADERS = 2 } prunex_scope_t;
+/* WORLD: every rank contributes, every rank gets the result. NODE: among the ranks of one node
+ * only. LEADERS: one contribution per node, that of its node leader (prunex_comm_info says who that
+ * is), and every rank of the world gets the result; other ranks' send buffers are not read (may be
+ * NULL). */
+typedef enum {
+  PRUNEX_SCOPE_WORLD = 0,
+  PRUNEX_SCOPE_NODE = 1,
+  PRUNEX_SCOPE_LEADERS = 2,
+  PRUNEX_SCOPE_ANY_INT = (-0x7fffffff - 1)
+} prunex_scope_t;
 
 /* What a mask promises about dropped elements.
- * LOSSLESS: every dropped element of every call is checked. All zero on all ranks: compact. Otherwise
- *   that call's result is the dense one on all ranks, one warning names parameter and element, and the
- *   parameter stays dense in that communicator until its mask changes.
- * PROJECT: the result is mask * reduction by selection: +0 in dropped places, whatever was there.
- * SAMPLED: LOSSLESS checked on the first 10 calls with a mask and 1 in 64 after that; in between an
+ * LOSSLESS: every dropped element of every call is checked. All zero on all ranks: compact.
+ * Otherwise that call's result is the dense one on all ranks, one warning names parameter and
+ * element, and the parameter stays dense in that communicator until its mask changes. PROJECT: the
+ * result is mask * reduction by selection: +0 in dropped places, whatever was there. SAMPLED:
+ * LOSSLESS checked on the first 10 calls with a mask and 1 in 64 after that; in between an
  *   unchecked dropped non-zero is lost. Opt-in. */
-typedef enum { PRUNEX_LOSSLESS = 0, PRUNEX_PROJECT = 1, PRUNEX_SAMPLED = 2 } prunex_contract_t;
+typedef enum {
+  PRUNEX_LOSSLESS = 0,
+  PRUNEX_PROJECT = 1,
+  PRUNEX_SAMPLED = 2,
+  PRUNEX_CONTRACT_ANY_INT = (-0x7fffffff - 1)
+} prunex_contract_t;
 
 typedef uint64_t prunex_mask_t;
 typedef uint64_t prunex_layout_t;
 typedef uint64_t prunex_comm_t;
 typedef uint64_t prunex_request_t;
 
-/* ---- masks --------------------------------------------------------------------------------------- */
+/* ---- masks
+ * --------------------------------------------------------------------------------------- */
 
-/* A dense tensor in any dimension order. sizes: ndim logical sizes (OIHW for a convolution). strides: in
- * elements, a permutation of the row-major ones (channels_last); NULL: row-major. */
+/* A dense tensor in any dimension order. sizes: ndim logical sizes (OIHW for a convolution).
+ * strides: in elements, a permutation of the row-major ones (channels_last); NULL: row-major. */
 typedef struct {
   size_t struct_size;
   prunex_dtype_t dtype;
@@ -100,15 +121,17 @@ typedef struct {
 } prunex_tensor_t;
 
 typedef enum {
-  PRUNEX_MASK_DIMS = 0,   /* keep[d]: one byte per index of dimension d, NULL: all kept; product of them.
-                             Filters: dimension 0 of a convolution (1 of a transposed one); channels:
-                             dimension 1; rows and columns of a linear layer: 0 and 1. */
-  PRUNEX_MASK_BLOCKS = 1, /* cells: one byte per tile of block[0] x block[1] x ..., row-major over the
-                             tile grid; block[d] = 0: the whole dimension; edge tiles may be partial */
-  PRUNEX_MASK_NM = 2,     /* cells: one byte per element, exactly nm_n kept in every nm_m consecutive
-                             elements along dimension nm_dim */
+  PRUNEX_MASK_DIMS = 0, /* keep[d]: one byte per index of dimension d, NULL: all kept; product of
+                           them. Filters: dimension 0 of a convolution (1 of a transposed one);
+                           channels: dimension 1; rows and columns of a linear layer: 0 and 1. */
+  PRUNEX_MASK_BLOCKS =
+      1,              /* cells: one byte per tile of block[0] x block[1] x ..., row-major over the
+                         tile grid; block[d] = 0: the whole dimension; edge tiles may be partial */
+  PRUNEX_MASK_NM = 2, /* cells: one byte per element, exactly nm_n kept in every nm_m consecutive
+                         elements along dimension nm_dim */
   PRUNEX_MASK_RANGES = 3, /* ranges: kept, in memory order, ascending, disjoint */
-  PRUNEX_MASK_BYTES = 4   /* cells: one byte per element, logical row-major order */
+  PRUNEX_MASK_BYTES = 4,  /* cells: one byte per element, logical row-major order */
+  PRUNEX_MASK_ANY_INT = (-0x7fffffff - 1)
 } prunex_mask_kind_t;
 
 typedef struct {
@@ -119,9 +142,10 @@ typedef struct {
   size_t struct_size;
   prunex_mask_kind_t kind;
   prunex_contract_t contract;
-  uint64_t epoch;      /* informative, shown in messages; digests decide */
-  const char* name;    /* parameter name for messages; copied; may be NULL */
-  int64_t declared_kept; /* -1: not declared; otherwise must equal the counted number of kept elements */
+  uint64_t epoch;        /* informative, shown in messages; digests decide */
+  const char* name;      /* parameter name for messages; copied; may be NULL */
+  int64_t declared_kept; /* -1: not declared; otherwise must equal the counted number of kept
+                            elements */
   const uint8_t* keep[PRUNEX_MAX_DIMS];
   size_t keep_len[PRUNEX_MAX_DIMS]; /* must equal the tensor's sizes where keep is given */
   int64_t block[PRUNEX_MAX_DIMS];
@@ -142,10 +166,10 @@ typedef struct {
   uint64_t violations;         /* calls in which it was found not to keep LOSSLESS or SAMPLED */
 } prunex_mask_info_t;
 
-/* Publishes a mask. base: the buffer it belongs to, so that calls without a layout find it by address
- * (exactly this pointer, length and dtype); NULL: only layouts use it. The description is copied. The
- * same (base, length) again replaces the earlier mask's registration; another length at the same base, or
- * a partial overlap with a registered buffer, is an error naming both ranges. */
+/* Publishes a mask. base: the buffer it belongs to, so that calls without a layout find it by
+ * address (exactly this pointer, length and dtype); NULL: only layouts use it. The description is
+ * copied. The same (base, length) again replaces the earlier mask's registration; another length at
+ * the same base, or a partial overlap with a registered buffer, is an error naming both ranges. */
 PRUNEX_API prunex_result_t prunex_register_mask(const void* base, const prunex_tensor_t* tensor,
                                                 const prunex_mask_desc_t* desc, prunex_mask_t* out);
 /* Takes effect at the next call that starts; calls in flight keep the old mask. The shape stays. */
@@ -154,7 +178,8 @@ PRUNEX_API prunex_result_t prunex_update_mask(prunex_mask_t mask, const prunex_m
 PRUNEX_API prunex_result_t prunex_unregister_mask(prunex_mask_t mask);
 PRUNEX_API prunex_result_t prunex_mask_info(prunex_mask_t mask, prunex_mask_info_t* info);
 
-/* ---- layouts ------------------------------------------------------------------------------------- */
+/* ---- layouts
+ * ------------------------------------------------------------------------------------- */
 
 /* What lies in one flat buffer. offset, count: elements; mask 0: dense. */
 typedef struct {
@@ -170,15 +195,17 @@ typedef struct {
 
 /* Segments in any order, not overlapping; gaps are dense. count: elements of the buffer. The layout
  * follows later prunex_update_mask calls of its masks. */
-PRUNEX_API prunex_result_t prunex_layout_create(const prunex_segment_t* segments, size_t num_segments,
-                                                uint64_t count, prunex_layout_t* out);
+PRUNEX_API prunex_result_t prunex_layout_create(const prunex_segment_t* segments,
+                                                size_t num_segments, uint64_t count,
+                                                prunex_layout_t* out);
 PRUNEX_API prunex_result_t prunex_layout_destroy(prunex_layout_t layout);
 PRUNEX_API prunex_result_t prunex_layout_info(prunex_layout_t layout, prunex_layout_info_t* info);
 
-/* ---- communicators ------------------------------------------------------------------------------- */
+/* ---- communicators
+ * ------------------------------------------------------------------------------- */
 
-/* A key-value store shared by all ranks. Return 0 for success. get waits for the key up to timeout_s and
- * writes at most capacity bytes; *length gets the value's length. Called only during
+/* A key-value store shared by all ranks. Return 0 for success. get waits for the key up to
+ * timeout_s and writes at most capacity bytes; *length gets the value's length. Called only during
  * prunex_comm_create, from the calling thread. */
 typedef struct {
   int (*set)(void* context, const char* key, const void* value, size_t length);
@@ -189,37 +216,41 @@ typedef struct {
 
 typedef struct {
   size_t struct_size;
-  int rank, size;       /* -1: from PRUNEX_RANK/WORLD_SIZE, torchrun's, MPI's or Slurm's variables */
-  const char* root;     /* "host:port" of rank 0; NULL: PRUNEX_ROOT; not used with a store */
-  const char* node_id;  /* NULL: PRUNEX_NODE_ID, else hostname, boot id and shared-memory device */
+  int rank, size;      /* -1: from PRUNEX_RANK/WORLD_SIZE, torchrun's, MPI's or Slurm's variables */
+  const char* root;    /* "host:port" of rank 0; NULL: PRUNEX_ROOT; not used with a store */
+  const char* node_id; /* NULL: PRUNEX_NODE_ID, else hostname, boot id and shared-memory device */
   const prunex_store_t* store; /* NULL: none; copied */
-  const char* name;     /* tells communicators on one store apart; NULL: "default" */
-  double timeout_s;     /* <= 0: PRUNEX_TIMEOUT (1800) */
+  const char* name;            /* tells communicators on one store apart; NULL: "default" */
+  double timeout_s;            /* <= 0: PRUNEX_TIMEOUT (1800) */
 } prunex_comm_config_t;
 
-#define PRUNEX_COMM_CONFIG_INIT {sizeof(prunex_comm_config_t), -1, -1, NULL, NULL, NULL, NULL, 0.0}
+#define PRUNEX_COMM_CONFIG_INIT \
+  { sizeof(prunex_comm_config_t), -1, -1, NULL, NULL, NULL, NULL, 0.0 }
 
 typedef struct {
   size_t struct_size;
   int rank, size;
   int node, num_nodes;
   int local_rank, local_size;
-  int leader;      /* rank of this node's leader */
-  int is_leader;   /* of any rail */
+  int leader;    /* rank of this node's leader */
+  int is_leader; /* of any rail */
   int rails;
   char transport[16];
 } prunex_comm_info_t;
 
 /* Collective. A rank that does not come is named by every other at the deadline. */
-PRUNEX_API prunex_result_t prunex_comm_create(const prunex_comm_config_t* config, prunex_comm_t* out);
+PRUNEX_API prunex_result_t prunex_comm_create(const prunex_comm_config_t* config,
+                                              prunex_comm_t* out);
 /* Waits for this rank's calls in flight. Not collective: peers notice only if they call again. */
 PRUNEX_API prunex_result_t prunex_comm_destroy(prunex_comm_t comm);
 PRUNEX_API prunex_result_t prunex_comm_info(prunex_comm_t comm, prunex_comm_info_t* info);
-/* Nodes, leaders and why, as text. Writes at most capacity bytes with a final 0; *length: needed. */
+/* Nodes, leaders and why, as text. Writes at most capacity bytes with a final 0; *length: needed.
+ */
 PRUNEX_API prunex_result_t prunex_comm_topology(prunex_comm_t comm, char* text, size_t capacity,
                                                 size_t* length);
 
-/* ---- collectives --------------------------------------------------------------------------------- */
+/* ---- collectives
+ * --------------------------------------------------------------------------------- */
 
 typedef struct {
   size_t struct_size;
@@ -228,7 +259,8 @@ typedef struct {
   prunex_request_t* request; /* NULL: blocking. Otherwise the call returns at once. */
 } prunex_call_t;
 
-#define PRUNEX_CALL_INIT {sizeof(prunex_call_t), PRUNEX_SCOPE_WORLD, NULL, NULL}
+#define PRUNEX_CALL_INIT \
+  { sizeof(prunex_call_t), PRUNEX_SCOPE_WORLD, NULL, NULL }
 
 /* count elements from send to recv on every rank; send == recv is in place, a partial overlap is an
  * error. layout 0: by address of send (or of recv when in place), dense when nothing is registered
@@ -245,55 +277,63 @@ PRUNEX_API prunex_result_t prunex_request_wait(prunex_request_t request);
 typedef enum {
   PRUNEX_AGREE_TOPK = 0,         /* keep the best of the weighted sum of scores over nodes */
   PRUNEX_AGREE_UNION = 1,        /* keep what any contribution has with score != 0 */
-  PRUNEX_AGREE_INTERSECTION = 2  /* keep what all contributions have with score != 0 */
+  PRUNEX_AGREE_INTERSECTION = 2, /* keep what all contributions have with score != 0 */
+  PRUNEX_AGREE_ANY_INT = (-0x7fffffff - 1)
 } prunex_agree_mode_t;
 
-/* Mask agreement (paper: consistent masks before the exchange). Score groups are split into layers with
- * a budget each; num_layers 0: one layer of all groups with budget `keep`. */
+/* Mask agreement (paper: consistent masks before the exchange). Score groups are split into layers
+ * with a budget each; num_layers 0: one layer of all groups with budget `keep`. */
 typedef struct {
   size_t struct_size;
   prunex_agree_mode_t mode;
-  prunex_scope_t scope;       /* LEADERS (default of the INIT macro): one contribution per node */
-  double weight;              /* of this contribution, finite, >= 0 */
+  prunex_scope_t scope; /* LEADERS (default of the INIT macro): one contribution per node */
+  double weight;        /* of this contribution, finite, >= 0 */
   size_t keep;
   const size_t* layer_groups; /* groups of each layer, their sum = groups */
   const size_t* layer_keep;
   size_t num_layers;
-  const uint8_t* incumbents;  /* groups bytes, the same on all ranks; NULL: none */
-  double hysteresis;          /* incumbents' sums are multiplied by 1 + hysteresis; >= 0 */
+  const uint8_t* incumbents; /* groups bytes, the same on all ranks; NULL: none */
+  double hysteresis;         /* incumbents' sums are multiplied by 1 + hysteresis; >= 0 */
 } prunex_agree_t;
 
-#define PRUNEX_AGREE_INIT \
-  {sizeof(prunex_agree_t), PRUNEX_AGREE_TOPK, PRUNEX_SCOPE_LEADERS, 1.0, 0, NULL, NULL, 0, NULL, 0.0}
+#define PRUNEX_AGREE_INIT                                                                         \
+  {                                                                                               \
+    sizeof(prunex_agree_t), PRUNEX_AGREE_TOPK, PRUNEX_SCOPE_LEADERS, 1.0, 0, NULL, NULL, 0, NULL, \
+        0.0                                                                                       \
+  }
 
-/* scores: groups floats, finite and >= 0. keep_out: groups bytes, 0 or 1, the same on all ranks; exactly
- * the budget of ones per layer in TOPK, ties go to the lower index. Unequal arguments on ranks are a
- * MISMATCH. */
+/* scores: groups floats, finite and >= 0. keep_out: groups bytes, 0 or 1, the same on all ranks;
+ * exactly the budget of ones per layer in TOPK, ties go to the lower index. Unequal arguments on
+ * ranks are a MISMATCH. */
 PRUNEX_API prunex_result_t prunex_agree_mask(prunex_comm_t comm, const float* scores, size_t groups,
                                              const prunex_agree_t* agree, uint8_t* keep_out);
 
-/* ---- statistics ---------------------------------------------------------------------------------- */
+/* ---- statistics
+ * ---------------------------------------------------------------------------------- */
 
 typedef struct {
   size_t struct_size;
   uint64_t calls, calls_compact, calls_dense;
-  uint64_t hits, misses, stale;        /* look-ups by address */
-  uint64_t mismatches, violations;     /* calls that went dense because of them */
-  uint64_t bytes_logical;              /* sum of count * element size of the calls */
+  uint64_t hits, misses, stale;                  /* look-ups by address */
+  uint64_t mismatches, violations;               /* calls that went dense because of them */
+  uint64_t bytes_logical;                        /* sum of count * element size of the calls */
   uint64_t bytes_wire_sent, bytes_wire_received; /* between nodes, headers included, this rank */
-  uint64_t bytes_dense;                /* what bytes_wire_sent would be without masks, headers aside */
-  uint64_t dropped_nonzero;            /* non-zero dropped elements seen under PROJECT, this rank */
-  /* Time of each stage in nanoseconds, this rank; stages overlap. Busy time, save for inter_ns: that is
-   * the time with something outstanding between nodes, waiting included (0 where a rank leads no rail). */
+  uint64_t bytes_dense;     /* what bytes_wire_sent would be without masks, headers aside */
+  uint64_t dropped_nonzero; /* non-zero dropped elements seen under PROJECT, this rank */
+  /* Time of each stage in nanoseconds, this rank; stages overlap. Busy time, save for inter_ns:
+   * that is the time with something outstanding between nodes, waiting included (0 where a rank
+   * leads no rail). */
   uint64_t pack_ns, unpack_ns, reduce_ns, inter_ns, agree_ns, total_ns;
 } prunex_stats_t;
 
 PRUNEX_API prunex_result_t prunex_stats(prunex_comm_t comm, prunex_stats_t* stats);
 
-/* ---- errors, version ----------------------------------------------------------------------------- */
+/* ---- errors, version
+ * ----------------------------------------------------------------------------- */
 
 PRUNEX_API const char* prunex_result_string(prunex_result_t result);
-/* The calling thread's last failure in one line; "" if there was none. Valid until its next failure. */
+/* The calling thread's last failure in one line; "" if there was none. Valid until its next
+ * failure. */
 PRUNEX_API const char* prunex_last_error(void);
 /* major * 10000 + minor * 100 + patch */
 PRUNEX_API int prunex_version(void);
