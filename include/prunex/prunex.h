@@ -29,6 +29,13 @@
 #define PRUNEX_API
 #endif
 
+/* In C++ an enum of a fixed type may hold any int, as in C: junk is refused, not undefined. */
+#ifdef __cplusplus
+#define PRUNEX_INT_ENUM : int
+#else
+#define PRUNEX_INT_ENUM
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -38,7 +45,7 @@ extern "C" {
 #define PRUNEX_VERSION_PATCH 0
 #define PRUNEX_MAX_DIMS 8
 
-typedef enum {
+typedef enum PRUNEX_INT_ENUM {
   PRUNEX_SUCCESS = 0,
   PRUNEX_ERROR_INVALID_ARGUMENT = 1, /* fix the call */
   PRUNEX_ERROR_INVALID_HANDLE = 2,   /* unknown or destroyed */
@@ -54,7 +61,7 @@ typedef enum {
   PRUNEX_ERROR_INTERNAL = 11
 } prunex_result_t;
 
-typedef enum {
+typedef enum PRUNEX_INT_ENUM {
   PRUNEX_FLOAT32 = 0,
   PRUNEX_FLOAT64 = 1,
   PRUNEX_FLOAT16 = 2,
@@ -62,30 +69,27 @@ typedef enum {
   PRUNEX_INT8 = 4,
   PRUNEX_UINT8 = 5,
   PRUNEX_INT32 = 6,
-  PRUNEX_INT64 = 7,
-  PRUNEX_DTYPE_ANY_INT = (-0x7fffffff - 1) /* no type: any int may be passed, and is refused */
+  PRUNEX_INT64 = 7
 } prunex_dtype_t;
 
 /* AVG divides once, at the end, by the number of contributions of the scope; integers truncate
  * toward zero. Only SUM and AVG are compacted; the others go dense. */
-typedef enum {
+typedef enum PRUNEX_INT_ENUM {
   PRUNEX_SUM = 0,
   PRUNEX_AVG = 1,
   PRUNEX_MAX = 2,
   PRUNEX_MIN = 3,
-  PRUNEX_PROD = 4,
-  PRUNEX_OP_ANY_INT = (-0x7fffffff - 1)
+  PRUNEX_PROD = 4
 } prunex_op_t;
 
 /* WORLD: every rank contributes, every rank gets the result. NODE: among the ranks of one node
  * only. LEADERS: one contribution per node, that of its node leader (prunex_comm_info says who that
  * is), and every rank of the world gets the result; other ranks' send buffers are not read (may be
  * NULL). */
-typedef enum {
+typedef enum PRUNEX_INT_ENUM {
   PRUNEX_SCOPE_WORLD = 0,
   PRUNEX_SCOPE_NODE = 1,
-  PRUNEX_SCOPE_LEADERS = 2,
-  PRUNEX_SCOPE_ANY_INT = (-0x7fffffff - 1)
+  PRUNEX_SCOPE_LEADERS = 2
 } prunex_scope_t;
 
 /* What a mask promises about dropped elements.
@@ -95,11 +99,10 @@ typedef enum {
  * result is mask * reduction by selection: +0 in dropped places, whatever was there. SAMPLED:
  * LOSSLESS checked on the first 10 calls with a mask and 1 in 64 after that; in between an
  *   unchecked dropped non-zero is lost. Opt-in. */
-typedef enum {
+typedef enum PRUNEX_INT_ENUM {
   PRUNEX_LOSSLESS = 0,
   PRUNEX_PROJECT = 1,
-  PRUNEX_SAMPLED = 2,
-  PRUNEX_CONTRACT_ANY_INT = (-0x7fffffff - 1)
+  PRUNEX_SAMPLED = 2
 } prunex_contract_t;
 
 typedef uint64_t prunex_mask_t;
@@ -120,7 +123,7 @@ typedef struct {
   const int64_t* strides;
 } prunex_tensor_t;
 
-typedef enum {
+typedef enum PRUNEX_INT_ENUM {
   PRUNEX_MASK_DIMS = 0, /* keep[d]: one byte per index of dimension d, NULL: all kept; product of
                            them. Filters: dimension 0 of a convolution (1 of a transposed one);
                            channels: dimension 1; rows and columns of a linear layer: 0 and 1. */
@@ -130,8 +133,7 @@ typedef enum {
   PRUNEX_MASK_NM = 2, /* cells: one byte per element, exactly nm_n kept in every nm_m consecutive
                          elements along dimension nm_dim */
   PRUNEX_MASK_RANGES = 3, /* ranges: kept, in memory order, ascending, disjoint */
-  PRUNEX_MASK_BYTES = 4,  /* cells: one byte per element, logical row-major order */
-  PRUNEX_MASK_ANY_INT = (-0x7fffffff - 1)
+  PRUNEX_MASK_BYTES = 4   /* cells: one byte per element, logical row-major order */
 } prunex_mask_kind_t;
 
 typedef struct {
@@ -274,11 +276,10 @@ PRUNEX_API prunex_result_t prunex_all_reduce(prunex_comm_t comm, const void* sen
 PRUNEX_API prunex_result_t prunex_request_test(prunex_request_t request, int* done);
 PRUNEX_API prunex_result_t prunex_request_wait(prunex_request_t request);
 
-typedef enum {
-  PRUNEX_AGREE_TOPK = 0,         /* keep the best of the weighted sum of scores over nodes */
-  PRUNEX_AGREE_UNION = 1,        /* keep what any contribution has with score != 0 */
-  PRUNEX_AGREE_INTERSECTION = 2, /* keep what all contributions have with score != 0 */
-  PRUNEX_AGREE_ANY_INT = (-0x7fffffff - 1)
+typedef enum PRUNEX_INT_ENUM {
+  PRUNEX_AGREE_TOPK = 0,        /* keep the best of the weighted sum of scores over nodes */
+  PRUNEX_AGREE_UNION = 1,       /* keep what any contribution has with score != 0 */
+  PRUNEX_AGREE_INTERSECTION = 2 /* keep what all contributions have with score != 0 */
 } prunex_agree_mode_t;
 
 /* Mask agreement (paper: consistent masks before the exchange). Score groups are split into layers
