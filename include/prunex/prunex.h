@@ -29,8 +29,8 @@
 #define PRUNEX_API
 #endif
 
-/* In C++ an enum of a fixed type may hold any int, as in C: junk is refused, not undefined. */
-#ifdef __cplusplus
+/* In C++11 an enum of a fixed type may hold any int, as in C: junk is refused, not undefined. */
+#if defined(__cplusplus) && __cplusplus >= 201103L
 #define PRUNEX_INT_ENUM : int
 #else
 #define PRUNEX_INT_ENUM
