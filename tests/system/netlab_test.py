@@ -334,6 +334,20 @@ def case_main_job():
     expect(0 < compact <= (rows["compact"]["density"] + 0.01) * dense, rows)
 
 
+def case_two_rails():
+    """Two links per node: two leaders per node, each carrying its share, and the right sums."""
+    require_namespaces()
+    run = subprocess.run(
+        [NETLAB, "--nodes", "2", "--rails", "2", "--", "env", "PRUNEX_RAILS=2", "PRUNEX_SOCKET_IFNAME=eth0,eth1",
+         "PRUNEX_DEBUG=INFO", os.environ["PRUNEX_UNDER_TEST"], "bench", "allreduce", "--check", "--ranks-per-node",
+         "2", "--size", "1000,5M", "--keep", "0.4", "--iters", "2", "--json", "-"],
+        capture_output=True, text=True, timeout=LIMIT)
+    expect(run.returncode == 0, run)
+    rows = json.loads(run.stdout)["results"]
+    expect(len(rows) == 4 and all(row["errors"] == 0 for row in rows), rows)
+    expect("2 rails" in run.stderr, run.stderr)
+
+
 def case_loopback():
     """The fall-back: says that no rate holds, keeps the rest of the contract."""
     with Mark() as mark:
