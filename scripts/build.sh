@@ -6,7 +6,7 @@
 #
 #   --sanitizer address   into build-asan/: AddressSanitizer and UndefinedBehaviorSanitizer
 #   --sanitizer thread    into build-tsan/: ThreadSanitizer
-#   --no-tests            neither builds the tests nor installs GoogleTest
+#   --no-tests            neither builds the tests nor installs GoogleTest (not with a sanitizer)
 #
 # Without options into build/, optimised. Again: only what changed, and without network.
 set -euo pipefail
@@ -32,13 +32,15 @@ while (($#)); do
   esac
 done
 
+[[ $sanitizer == none || $tests == true ]] || usage_error "a build with a sanitizer is for the tests"
 packages=("${build_packages[@]}")
 [[ $tests == false ]] || packages+=("${unit_packages[@]}")
 install_packages "${packages[@]}"
 
-options=(-Dtests="$tests" -Dsanitizer="$sanitizer")
-[[ $sanitizer == none ]] || options+=(-Ddebug=true -Doptimization=1)
-configure_tree "$folder" "${options[@]}"
+options="-Dtests=$tests -Dsanitizer=none"
+[[ $sanitizer == none ]] || options=$(sanitizer_options "$sanitizer")
+# shellcheck disable=SC2086
+configure_tree "$folder" $options
 ninja_tree "$folder"
 
 [[ $tests == true ]] || say "tests were not built"

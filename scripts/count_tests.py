@@ -3,11 +3,13 @@
 """Counts the test cases of one run of `meson test`.
 
 Usage: count_tests.py BUILD_FOLDER [--complete]
+       count_tests.py BUILD_FOLDER --targets SUITE...
 
 Reads meson-logs/testlog.json and the XML file of each GoogleTest run. Prints what failed and what was
 skipped, with reasons, and last the three numbers: passed failed skipped. A test that is no GoogleTest
 counts as one case. A skip without a reason counts as failed. --complete: a case that is in an
-executable but was run by no test counts as failed.
+executable but was run by no test counts as failed. --targets: prints instead the files that the tests of
+these suites need to be built, relative to the folder.
 """
 import json
 import pathlib
@@ -94,8 +96,22 @@ def check_complete(counts, build, cases):
                 counts.fail(suite + name.strip(), "no test in any meson.build runs it")
 
 
+def print_targets(build, suites):
+    read = lambda name: json.loads((build / "meson-info" / name).read_text(encoding="utf-8"))
+    files = {target["id"]: target["filename"] for target in read("intro-targets.json")}
+    needed = {file
+              for test in read("intro-tests.json")
+              if {suite.split(":")[-1] for suite in test["suite"]} & set(suites)
+              for target in test["depends"] for file in files[target]}
+    root = build.resolve()
+    print("\n".join(sorted(str(pathlib.Path(file).relative_to(root)) for file in needed)))
+
+
 def main():
     build = pathlib.Path(sys.argv[1])
+    if sys.argv[2:3] == ["--targets"]:
+        print_targets(build, sys.argv[3:])
+        return
     log = build / "meson-logs" / "testlog.json"
     tests = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     programs = json.loads((build / "meson-info" / "intro-tests.json").read_text(encoding="utf-8"))

@@ -272,7 +272,8 @@ wait_nodes() {
   local i code deadline=
   while ((left > 0)); do
     if [[ -z $deadline ]]; then
-      read -r -u "$status" i code
+      # Not for ever: a signal that comes just before a read waits until it ends.
+      until read -r -t 1 -u "$status" i code; do :; done
     elif ! read -r -t "$linger" -u "$status" i code; then
       break
     fi
