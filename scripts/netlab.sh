@@ -272,8 +272,8 @@ wait_nodes() {
   local i code deadline=
   while ((left > 0)); do
     if [[ -z $deadline ]]; then
-      # Not for ever: a signal that comes just before a read waits until it ends.
-      until read -r -t 1 -u "$status" i code; do :; done
+      # No timeout: one that strikes in the middle of a line would lose it.
+      read -r -u "$status" i code
     elif ! read -r -t "$linger" -u "$status" i code; then
       break
     fi

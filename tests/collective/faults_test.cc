@@ -142,6 +142,7 @@ TEST_P(Faults, SurvivorsNameTheSameRankAndGoOn) {
       survive(s, r, ports, fds[1]);
       ::_exit(0);
     }
+    ASSERT_GT(pid, 0) << "fork failed";  // -1 would be everybody to kill()
     ::close(fds[1]);
     pipes.emplace_back(fds[0]);
     pids.push_back(pid);
