@@ -44,7 +44,8 @@ class Connection {
   virtual Io test(Ticket ticket, size_t* bytes) = 0;
   virtual Io progress() = 0;
 
-  // Adds what to poll() for before calling progress() again.
+  // Adds what to poll() for before calling progress() again. Ask after progress() or test() said
+  // again for all that was posted: what has come already shows on no descriptor.
   virtual void poll_fds(std::vector<pollfd>& out) const = 0;
 
   [[nodiscard]] virtual const Error& error() const = 0;      // after failed

@@ -200,8 +200,10 @@ TEST(Socket, a_stranger_at_the_port_is_named_at_the_deadline) {
       EXPECT_NE(r.error().text.find(to_text(at->address)), std::string::npos) << r.error().text;
       return;
     }
-    if (auto accepted = *accept_tcp(at->fd.get())) {
-      RawPeer(std::move(accepted->fd)).send("HTTP/1.1 400 Bad Request\r\n\r\n");
+    auto accepted = accept_tcp(at->fd.get());
+    ASSERT_TRUE(accepted) << accepted.error().text;
+    if (accepted->has_value()) {
+      RawPeer(std::move((*accepted)->fd)).send("HTTP/1.1 400 Bad Request\r\n\r\n");
     }
   }
   FAIL() << "hangs";

@@ -105,18 +105,10 @@ Io SocketConnection::irecv(void* data, size_t capacity, const Region*, Ticket* o
   op.data = static_cast<std::byte*>(data);
   op.capacity = capacity;
   order_[next_receive_ % kMaxInFlight] = static_cast<uint8_t>(slot);
-  const uint32_t sequence = next_receive_++;
+  ++next_receive_;
   *out = receives_.ticket(slot);
-  // What waits in a stage shows on no descriptor: it is taken now, or the caller would sleep over
-  // it.
-  for (Stream& s : streams_) {
-    if (s.paused && s.header.sequence == sequence) {
-      size_t no_reading = 0;
-      receive(s, &no_reading);
-    }
-  }
   check_closed();
-  return failed_ && !op.done ? Io::failed : Io::done;
+  return failed_ ? Io::failed : Io::done;
 }
 
 Io SocketConnection::test(Ticket ticket, size_t* bytes) {

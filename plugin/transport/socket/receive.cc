@@ -38,8 +38,8 @@ bool SocketConnection::receive_some() {
   return moved;
 }
 
-// Takes what is staged and reads more while the budget lasts (0: no reading). Afterwards nothing is
-// left in the stage that a posted receive waits for. true: something came.
+// Takes what is staged and reads more while the budget lasts. Afterwards nothing is left in the
+// stage that a posted receive waits for: a stage shows on no descriptor. true: something came.
 bool SocketConnection::receive(Stream& stream, size_t* budget) {
   bool moved = false, drained = false;
   while (!failed_) {
