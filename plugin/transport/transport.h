@@ -29,6 +29,22 @@ class Region {
   virtual ~Region() = default;
 };
 
+// Travels with a message from isend() to test() at the other end. Those below concern the
+// transport; the other bits are the caller's.
+using Mark = uint8_t;
+inline constexpr Mark kAside =
+    1;  // for the memory that the receive's Aside gives, not for its data
+
+// Where a receive puts a message that is marked kAside; whoever posts it learns from the mark which
+// of the two it was.
+class Aside {
+ public:
+  virtual ~Aside() = default;
+  // At least `bytes` of memory until the receive is answered; nullptr: too long, which breaks the
+  // connection. At most once per receive.
+  virtual void* room(size_t bytes) = 0;
+};
+
 class Connection {
  public:
   virtual ~Connection() = default;  // closes; what was handed over by test() == done is still sent
@@ -36,12 +52,15 @@ class Connection {
   // Posts a send or receive. `data` stays the caller's and must not change (send) or be read
   // (receive) until test() says done. Zero bytes are a message too. A message longer than
   // `capacity` breaks the connection with an error naming both sizes.
-  virtual Io isend(const void* data, size_t bytes, const Region* region, Ticket* out) = 0;
-  virtual Io irecv(void* data, size_t capacity, const Region* region, Ticket* out) = 0;
+  virtual Io isend(const void* data, size_t bytes, const Region* region, Ticket* out,
+                   Mark mark = 0) = 0;
+  // aside: outlives the receive; without one a message marked kAside breaks the connection.
+  virtual Io irecv(void* data, size_t capacity, const Region* region, Ticket* out,
+                   Aside* aside = nullptr) = 0;
 
   // Progresses the connection; done at most once per ticket, which then is free. `bytes`: message
-  // size.
-  virtual Io test(Ticket ticket, size_t* bytes) = 0;
+  // size. `mark`: what the sender gave.
+  virtual Io test(Ticket ticket, size_t* bytes, Mark* mark = nullptr) = 0;
   virtual Io progress() = 0;
 
   // Adds what to poll() for before calling progress() again. Ask after progress() or test() said

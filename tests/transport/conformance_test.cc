@@ -145,6 +145,66 @@ TEST_P(Conformance, more_than_64_in_flight_is_again) {
   EXPECT_EQ(bytes, 1U);
 }
 
+struct Room : Aside {
+  explicit Room(size_t bytes) : memory(bytes) {}
+  void* room(size_t bytes) override {
+    ++asked;
+    return bytes <= memory.size() ? memory.data() : nullptr;
+  }
+  std::vector<std::byte> memory;
+  int asked = 0;
+};
+
+TEST_P(Conformance, marks_arrive_and_aside_goes_aside) {
+  Pair p = connect();
+  ASSERT_TRUE(p.a && p.b);
+  // Around the size from which messages are striped, and longer than the receive's own memory.
+  for (const size_t n : {size_t{0}, size_t{1}, size_t{4000}, size_t{32} << 10, size_t{300} << 10}) {
+    const std::vector<std::byte> out = pattern(n, n);
+    for (const Mark mark : {Mark{0}, kAside, Mark{2}, Mark{0x80 | kAside}}) {
+      const bool goes_aside = (mark & kAside) != 0;
+      Room room(n + 1);
+      std::vector<std::byte> into(goes_aside ? n / 2 : n, std::byte{0xEE});
+      Ticket s = 0, r = 0;
+      ASSERT_EQ(p.b->irecv(into.data(), into.size(), nullptr, &r, &room), Io::done);
+      ASSERT_EQ(p.a->isend(out.data(), n, nullptr, &s, mark), Io::done);
+      size_t bytes = 0;
+      Mark got = 0x55;
+      Io io = Io::again;
+      while ((io = p.b->test(r, &bytes, &got)) == Io::again) {
+        p.a->progress();
+      }
+      ASSERT_EQ(io, Io::done) << p.b->error().text;
+      EXPECT_EQ(bytes, n);
+      EXPECT_EQ(got, mark);
+      EXPECT_EQ(room.asked, goes_aside ? 1 : 0);
+      const auto& filled = goes_aside ? room.memory : into;
+      EXPECT_TRUE(std::equal(out.begin(), out.end(), filled.begin()));
+      if (goes_aside) {
+        EXPECT_EQ(static_cast<size_t>(std::count(into.begin(), into.end(), std::byte{0xEE})),
+                  into.size());
+      }
+      ASSERT_EQ(finish(*p.a, p.b.get(), s, &bytes), Io::done);
+    }
+  }
+}
+
+TEST_P(Conformance, a_message_aside_without_room_breaks_the_connection) {
+  for (const bool has_room : {false, true}) {
+    Pair p = connect();
+    ASSERT_TRUE(p.a && p.b);
+    Room room(99);
+    std::vector<std::byte> into(1000);
+    Ticket s = 0, r = 0;
+    ASSERT_EQ(p.b->irecv(into.data(), into.size(), nullptr, &r, has_room ? &room : nullptr),
+              Io::done);
+    ASSERT_EQ(p.a->isend(into.data(), 100, nullptr, &s, kAside), Io::done);
+    size_t bytes = 0;
+    EXPECT_EQ(finish(*p.b, p.a.get(), r, &bytes), Io::failed);
+    EXPECT_NE(p.b->error().text.find("100 bytes"), std::string::npos) << p.b->error().text;
+  }
+}
+
 TEST_P(Conformance, stale_tickets_are_recognised) {
   Pair p = connect();
   ASSERT_TRUE(p.a && p.b);

@@ -53,7 +53,7 @@ std::string ShmConnection::describe() const {
   return strf("process %d -> %s (shm)", static_cast<int>(::getpid()), peer_.c_str());
 }
 
-Io ShmConnection::isend(const void* data, size_t bytes, const Region*, Ticket* out) {
+Io ShmConnection::isend(const void* data, size_t bytes, const Region*, Ticket* out, Mark mark) {
   if (!failed_ && peer_gone_) {
     break_with(Code::peer_lost, strf("cannot send: %s has closed the connection", peer_.c_str()));
   }
@@ -64,13 +64,13 @@ Io ShmConnection::isend(const void* data, size_t bytes, const Region*, Ticket* o
   if (slot < 0) {
     return Io::again;
   }
-  sends_[slot] = SendOp{static_cast<const std::byte*>(data), bytes};
+  sends_[slot] = SendOp{static_cast<const std::byte*>(data), bytes, mark};
   send_order_[next_send_++ % kMaxInFlight] = static_cast<uint8_t>(slot);
   *out = sends_.ticket(slot);
   return Io::done;
 }
 
-Io ShmConnection::irecv(void* data, size_t capacity, const Region*, Ticket* out) {
+Io ShmConnection::irecv(void* data, size_t capacity, const Region*, Ticket* out, Aside* aside) {
   if (failed_) {
     return Io::failed;
   }
@@ -78,13 +78,13 @@ Io ShmConnection::irecv(void* data, size_t capacity, const Region*, Ticket* out)
   if (slot < 0) {
     return Io::again;
   }
-  receives_[slot] = RecvOp{static_cast<std::byte*>(data), capacity};
+  receives_[slot] = RecvOp{static_cast<std::byte*>(data), capacity, 0, aside};
   receive_order_[next_receive_++ % kMaxInFlight] = static_cast<uint8_t>(slot);
   *out = receives_.ticket(slot);
   return Io::done;
 }
 
-Io ShmConnection::test(Ticket ticket, size_t* bytes) {
+Io ShmConnection::test(Ticket ticket, size_t* bytes, Mark* mark) {
   const bool receives = is_receive(ticket);
   const int slot = receives ? receives_.find(ticket) : sends_.find(ticket);
   if (slot < 0) {
@@ -102,6 +102,9 @@ Io ShmConnection::test(Ticket ticket, size_t* bytes) {
   }
   if (bytes != nullptr) {
     *bytes = receives ? receives_[slot].message : sends_[slot].bytes;
+  }
+  if (mark != nullptr) {
+    *mark = receives ? receives_[slot].mark : sends_[slot].mark;
   }
   receives ? receives_.release(slot) : sends_.release(slot);
   return Io::done;
@@ -142,7 +145,7 @@ bool ShmConnection::send_some() {
     SendOp& op = sends_[send_order_[first_unsent_ % kMaxInFlight]];
     size_t moved = 0;
     if (header_sent_ < sizeof(Header)) {
-      const Header header{op.bytes, first_unsent_, 0};
+      const Header header{op.bytes, first_unsent_, op.mark};
       moved = out_.put(std::as_bytes(std::span(&header, 1)).subspan(header_sent_));
       header_sent_ += moved;
     }
@@ -175,11 +178,28 @@ bool ShmConnection::begin_message() {
   (void)in_.take(std::as_writable_bytes(std::span(&header_, 1)));
   has_header_ = true;
   received_ = 0;
-  if (header_.sequence != first_pending_ || header_.kind != 0) {
-    break_with(Code::mismatch,
-               strf("%s sent message %u of kind %u where message %u was due: the shared memory was "
-                    "damaged, or the two ends run different builds",
-                    peer_.c_str(), header_.sequence, header_.kind, first_pending_));
+  if (header_.sequence != first_pending_ || header_.mark > 0xFF) {
+    break_with(
+        Code::mismatch,
+        strf("%s sent message %u with mark %u where message %u was due: the shared memory was "
+             "damaged, or the two ends run different builds",
+             peer_.c_str(), header_.sequence, header_.mark, first_pending_));
+  }
+  return !failed_ && admit(receives_[receive_order_[first_pending_ % kMaxInFlight]]);
+}
+
+// Does the message fit the receive, and where does it go? false: failed.
+bool ShmConnection::admit(RecvOp& op) {
+  const auto bytes = static_cast<size_t>(header_.bytes);
+  op.mark = static_cast<Mark>(header_.mark);
+  const bool aside = (op.mark & kAside) != 0;
+  if (aside) {
+    op.data = op.aside == nullptr ? nullptr : static_cast<std::byte*>(op.aside->room(bytes));
+    op.capacity = op.data == nullptr ? 0 : bytes;
+  }
+  if (bytes > op.capacity || (aside && op.data == nullptr)) {
+    break_with(Code::mismatch, strf("%s sent a message of %zu bytes into a receive of %zu bytes%s",
+                                    peer_.c_str(), bytes, op.capacity, aside ? " aside" : ""));
   }
   return !failed_;
 }
@@ -192,12 +212,6 @@ bool ShmConnection::receive_some() {
   size_t budget = kBudget;
   while (receives_wait() && budget > 0 && (has_header_ || begin_message())) {
     RecvOp& op = receives_[receive_order_[first_pending_ % kMaxInFlight]];
-    if (header_.bytes > op.capacity) {
-      break_with(Code::mismatch,
-                 strf("%s sent a message of %zu bytes into a receive of %zu bytes", peer_.c_str(),
-                      static_cast<size_t>(header_.bytes), op.capacity));
-      break;
-    }
     const size_t want = std::min({static_cast<size_t>(header_.bytes) - received_, kPiece, budget});
     const size_t n = in_.take({op.data + received_, want});
     received_ += n;

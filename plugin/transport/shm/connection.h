@@ -26,9 +26,9 @@ class ShmConnection final : public Connection {
                 uint32_t first_sequence);
   ~ShmConnection() override;
 
-  Io isend(const void* data, size_t bytes, const Region* region, Ticket* out) override;
-  Io irecv(void* data, size_t capacity, const Region* region, Ticket* out) override;
-  Io test(Ticket ticket, size_t* bytes) override;
+  Io isend(const void* data, size_t bytes, const Region* region, Ticket* out, Mark mark) override;
+  Io irecv(void* data, size_t capacity, const Region* region, Ticket* out, Aside* aside) override;
+  Io test(Ticket ticket, size_t* bytes, Mark* mark) override;
   Io progress() override;
   void poll_fds(std::vector<pollfd>& out) const override;
   [[nodiscard]] const Error& error() const override { return error_; }
@@ -39,23 +39,27 @@ class ShmConnection final : public Connection {
   struct SendOp {
     const std::byte* data = nullptr;
     size_t bytes = 0;
+    Mark mark = 0;
     bool done = false;
   };
   struct RecvOp {
     std::byte* data = nullptr;
     size_t capacity = 0, message = 0;
+    Aside* aside = nullptr;
+    Mark mark = 0;
     bool done = false;
   };
   struct Header {  // before every message; both ends run on one machine, so it is copied as it is
     uint64_t bytes;
     uint32_t sequence;
-    uint32_t kind;  // 0: raw; the others are reserved
+    uint32_t mark;
   };
   static_assert(sizeof(Header) == 16);
 
   bool send_some();
   bool receive_some();
   bool begin_message();
+  bool admit(RecvOp& op);
   void watch_peer();
   void wake();
   void break_with(Code code, std::string text);

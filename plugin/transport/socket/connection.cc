@@ -52,7 +52,7 @@ size_t SocketConnection::stripes_of(size_t bytes) const {
   return std::clamp<size_t>(bytes / kStripeMin, 1, streams_.size());
 }
 
-Io SocketConnection::isend(const void* data, size_t bytes, const Region*, Ticket* out) {
+Io SocketConnection::isend(const void* data, size_t bytes, const Region*, Ticket* out, Mark mark) {
   check_closed();
   if (failed_ || closed_) {
     if (!failed_) {
@@ -77,7 +77,7 @@ Io SocketConnection::isend(const void* data, size_t bytes, const Region*, Ticket
     f.length = std::min(each, bytes - offset);
     f.data = static_cast<const std::byte*>(data) + offset;
     f.slot = slot;
-    f.header = encode(FragmentHeader{0, 0, next_send_, bytes, offset, f.length});
+    f.header = encode(FragmentHeader{0, mark, next_send_, bytes, offset, f.length});
     streams_[at].queue.push(f);
     at = (at + 1) % streams_.size();
     offset += f.length;
@@ -88,12 +88,12 @@ Io SocketConnection::isend(const void* data, size_t bytes, const Region*, Ticket
   }
   ++next_send_;
   ++unsent_;
-  sends_[slot] = SendOp{bytes, fragments};
+  sends_[slot] = SendOp{bytes, fragments, mark};
   *out = sends_.ticket(slot);
   return Io::done;
 }
 
-Io SocketConnection::irecv(void* data, size_t capacity, const Region*, Ticket* out) {
+Io SocketConnection::irecv(void* data, size_t capacity, const Region*, Ticket* out, Aside* aside) {
   if (failed_) {
     return Io::failed;
   }
@@ -104,6 +104,7 @@ Io SocketConnection::irecv(void* data, size_t capacity, const Region*, Ticket* o
   RecvOp& op = receives_[slot];
   op.data = static_cast<std::byte*>(data);
   op.capacity = capacity;
+  op.aside = aside;
   order_[next_receive_ % kMaxInFlight] = static_cast<uint8_t>(slot);
   ++next_receive_;
   *out = receives_.ticket(slot);
@@ -111,7 +112,7 @@ Io SocketConnection::irecv(void* data, size_t capacity, const Region*, Ticket* o
   return failed_ ? Io::failed : Io::done;
 }
 
-Io SocketConnection::test(Ticket ticket, size_t* bytes) {
+Io SocketConnection::test(Ticket ticket, size_t* bytes, Mark* mark) {
   const bool receives = is_receive(ticket);
   const int slot = receives ? receives_.find(ticket) : sends_.find(ticket);
   if (slot < 0) {
@@ -131,6 +132,9 @@ Io SocketConnection::test(Ticket ticket, size_t* bytes) {
   }
   if (bytes != nullptr) {
     *bytes = receives ? receives_[slot].message : sends_[slot].bytes;
+  }
+  if (mark != nullptr) {
+    *mark = receives ? receives_[slot].mark : sends_[slot].mark;
   }
   receives ? receives_.release(slot) : sends_.release(slot);
   return Io::done;

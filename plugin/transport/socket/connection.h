@@ -27,9 +27,9 @@ class SocketConnection final : public Connection {
   SocketConnection(std::vector<Fd> streams, std::string hello, const ConnectionOptions& options);
   ~SocketConnection() override;
 
-  Io isend(const void* data, size_t bytes, const Region* region, Ticket* out) override;
-  Io irecv(void* data, size_t capacity, const Region* region, Ticket* out) override;
-  Io test(Ticket ticket, size_t* bytes) override;
+  Io isend(const void* data, size_t bytes, const Region* region, Ticket* out, Mark mark) override;
+  Io irecv(void* data, size_t capacity, const Region* region, Ticket* out, Aside* aside) override;
+  Io test(Ticket ticket, size_t* bytes, Mark* mark) override;
   Io progress() override;
   void poll_fds(std::vector<pollfd>& out) const override;
   [[nodiscard]] const Error& error() const override { return error_; }
@@ -40,10 +40,13 @@ class SocketConnection final : public Connection {
   struct SendOp {
     size_t bytes = 0;
     int fragments = 0;  // not yet handed to the kernel
+    Mark mark = 0;
   };
   struct RecvOp {
-    std::byte* data = nullptr;
+    std::byte* data = nullptr;  // from the announcement on, where the message goes
     size_t capacity = 0;
+    Aside* aside = nullptr;
+    Mark mark = 0;
     size_t message = 0, claimed = 0, received = 0;  // claimed: by fragments that have begun
     bool announced = false;                         // `message` is known
     bool done = false;                              // complete, and so are all before it
@@ -56,6 +59,7 @@ class SocketConnection final : public Connection {
   bool read_header(Stream& stream);
   RecvOp* operation_of(const Stream& stream);
   bool admit(Stream& stream, RecvOp& op);
+  bool announce(const FragmentHeader& header, RecvOp& op);
   size_t place(Stream& stream, RecvOp& op, size_t budget, Intake::Read* how, int* error);
   void advance();
   void end_of(Stream& stream, int error);

@@ -143,8 +143,8 @@ bool decode_fragment(std::span<const std::byte, kFragmentBytes> bytes, FragmentH
   out->message = in.get<uint64_t>();
   out->offset = in.get<uint64_t>();
   out->length = in.get<uint64_t>();
-  return magic == kFragmentMagic && out->kind == 0 && out->flags == 0 &&
-         out->offset <= out->message && out->length <= out->message - out->offset;
+  return magic == kFragmentMagic && out->kind == 0 && out->offset <= out->message &&
+         out->length <= out->message - out->offset;
 }
 
 }  // namespace prunex::transport

@@ -58,7 +58,7 @@ inline constexpr size_t kReplyBytes = 8;
 // Before every piece of a message on a stream. A message that is not striped is one fragment.
 struct FragmentHeader {
   uint8_t kind = 0;  // 0: raw; the others are reserved for payloads that are not the message itself
-  uint8_t flags = 0;  // reserved, 0
+  uint8_t flags = 0;  // the message's Mark, the same on all its fragments
   uint32_t sequence = 0;
   uint64_t message = 0;  // bytes of the whole message
   uint64_t offset = 0, length = 0;
