@@ -126,6 +126,36 @@ Lookup Registry::find(const void* base, uint64_t count, DType type,
   return Lookup::miss;
 }
 
+Lookup Registry::find_range(const void* ptr, uint64_t bytes, RangeHit* out) const {
+  const std::shared_lock lock(mutex_);
+  if (by_address_.empty()) {
+    return Lookup::none;
+  }
+  const auto at = reinterpret_cast<uintptr_t>(ptr);
+  if (bytes == 0 || bytes > UINTPTR_MAX - at) {
+    return Lookup::miss;
+  }
+  const auto after = by_address_.upper_bound(at);
+  if (after != by_address_.begin()) {
+    MaskEntry& entry = *std::prev(after)->second;
+    if (at < entry.end()) {
+      if (bytes > entry.end() - at) {
+        ++entry.stale;
+        return Lookup::stale;
+      }
+      ++entry.hits;
+      *out = {entry.version,       entry.violations, entry.type,
+              size_of(entry.type), at - entry.base,  entry.count};
+      return Lookup::hit;
+    }
+  }
+  if (after != by_address_.end() && after->second->base < at + bytes) {
+    ++after->second->stale;
+    return Lookup::stale;
+  }
+  return Lookup::miss;
+}
+
 Result<uint64_t> Registry::add_layout(std::vector<LayoutSegment> segments, uint64_t count) {
   const std::unique_lock lock(mutex_);
   LayoutEntry entry;

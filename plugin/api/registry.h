@@ -49,6 +49,16 @@ enum class Lookup : uint8_t {
   hit,
 };
 
+// Bytes that lie inside one registered tensor, and the mask that was in force when they were found.
+struct RangeHit {
+  std::shared_ptr<const MaskVersion> version;
+  std::shared_ptr<std::atomic<uint64_t>> violations;  // of the mask, whatever its version
+  DType type = DType::f32;
+  size_t element_bytes = 4;
+  uint64_t byte_offset = 0;  // of the range's first byte within the tensor
+  uint64_t count = 0;        // elements of the whole tensor
+};
+
 class Registry {
  public:
   [[nodiscard]] static Registry& instance();
@@ -62,6 +72,10 @@ class Registry {
   // By address: exact pointer, length and type.
   [[nodiscard]] Lookup find(const void* base, uint64_t count, DType type,
                             std::shared_ptr<const collective::MaskedLayout>* out) const;
+
+  // By address: the bytes lie wholly inside one registered tensor. A range that reaches past it is
+  // stale; one of no bytes is a miss. O(log); may run beside everything else.
+  [[nodiscard]] Lookup find_range(const void* ptr, uint64_t bytes, RangeHit* out) const;
 
   struct LayoutSegment {
     uint64_t offset = 0, count = 0;
