@@ -176,6 +176,12 @@ const char* parse_algorithm(std::string_view text, Config& out) {
   return wrong;
 }
 
+const char* parse_tuner(std::string_view text, Config& out) {
+  constexpr std::array<std::pair<std::string_view, Tuner>, 3> kChoices{
+      {{"off", Tuner::off}, {"simple", Tuner::simple}, {"collnet", Tuner::collnet}}};
+  return parse_choice(text, kChoices, &out.tuner);
+}
+
 // The order is that of the documentation.
 constexpr Row kTable[] = {
     {{"PRUNEX_ROOT", "where rank 0 listens and the other ranks find it", "host:port or [IPv6]:port",
@@ -221,6 +227,9 @@ constexpr Row kTable[] = {
     {{"PRUNEX_ALGORITHM", "exchange between nodes; auto: by the table", "auto|exchange|scatter",
       "auto", nullptr},
      parse_algorithm},
+    {{"PRUNEX_TUNER", "what NCCL shall prefer for large messages; equal on all ranks",
+      "off|simple|collnet", "off", nullptr},
+     parse_tuner},
 };
 constexpr size_t kRows = std::size(kTable);
 

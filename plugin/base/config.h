@@ -18,6 +18,7 @@ namespace prunex {
 
 enum class Isa : int { automatic = 0, scalar, avx2, avx512 };
 enum class OnMismatch : int { dense = 0, error };
+enum class Tuner : int { off = 0, simple, collnet };
 
 struct Config {
   double timeout_s = 1800;          // PRUNEX_TIMEOUT: per call and for bootstrap, seconds
@@ -30,10 +31,11 @@ struct Config {
   std::string port_range;     // PRUNEX_PORT_RANGE: lo-hi; empty: any
   OnMismatch on_mismatch = OnMismatch::dense;  // PRUNEX_ON_MISMATCH=dense|error
   Isa isa = Isa::automatic;                    // PRUNEX_ISA=auto|scalar|avx2|avx512
-  int rails = 0;            // PRUNEX_RAILS: at most this many leaders per node; 0: one per NIC
-  int streams = 0;          // PRUNEX_STREAMS: TCP streams per connection; 0: by the table
-  int64_t chunk_bytes = 0;  // PRUNEX_CHUNK_BYTES: pipeline chunk; 0: by the table
-  std::string algorithm;    // PRUNEX_ALGORITHM=auto|exchange|scatter; empty or auto: by the table
+  int rails = 0;             // PRUNEX_RAILS: at most this many leaders per node; 0: one per NIC
+  int streams = 0;           // PRUNEX_STREAMS: TCP streams per connection; 0: by the table
+  int64_t chunk_bytes = 0;   // PRUNEX_CHUNK_BYTES: pipeline chunk; 0: by the table
+  std::string algorithm;     // PRUNEX_ALGORITHM=auto|exchange|scatter; empty or auto: by the table
+  Tuner tuner = Tuner::off;  // PRUNEX_TUNER=off|simple|collnet: what to make NCCL prefer
 };
 
 struct ConfigRow {   // one variable, for `prunex info` and the README
