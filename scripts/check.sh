@@ -17,6 +17,7 @@ cd "$repo_root"
 
 readonly skip=77
 readonly library=build/plugin/libprunex.so
+readonly nccl_plugin=build/plugin/libnccl-net-prunex.so
 readonly warnings=(-Wall -Wextra -Wconversion -Wshadow -Werror)
 
 # Names of exported functions that prunex.h does not show: the plugin's door into the library.
@@ -84,25 +85,42 @@ declared_functions() {
     grep -o 'visibility("default"))) [^(;]*(' | grep -o 'prunex_[a-z0-9_]*($' | tr -d '(' | sort -u
 }
 
+# Names a library gives to others.
+exported_names() { nm -D --defined-only "$1" | awk '{ print $3 }' | sed 's/@.*//' | sort -u; }
+
 check_exports() {
-  [[ -e $library ]] || { echo "$library is not built" && return $skip; }
-  local faults=0 declared exported
+  [[ -e $library && -e $nccl_plugin ]] || { echo "$library and $nccl_plugin are not built" && return $skip; }
+  local faults=0 declared exported tables
   declared=$(declared_functions)
-  exported=$(nm -D --defined-only "$library" | awk '{ print $3 }' | sed 's/@.*//' | sort -u)
+  exported=$(exported_names "$library")
   [[ -n $declared ]] || { echo "no PRUNEX_API declarations found" && return 1; }
   comm -23 <(echo "$declared") <(echo "$exported") | sed 's/$/: declared in prunex.h, not exported/' | grep . && faults=1
   comm -13 <(echo "$declared") <(echo "$exported") | grep -vxE "$unlisted_exports|" |
     sed 's/$/: exported, not declared in prunex.h/' | grep . && faults=1
+  tables=$(printf '%s\n' ncclNetPlugin_v{6..12} ncclCollNetPlugin_v{6..12} ncclTunerPlugin_v{2..6} | sort)
+  diff <(echo "$tables") <(exported_names "$nccl_plugin") ||
+    { echo "$nccl_plugin (>) differs from the tables that NCCL looks up (<)" && faults=1; }
   # Unique symbols would keep the library loaded and shared with other copies.
-  readelf -Ws --dyn-syms "$library" | grep ' UNIQUE ' && faults=1
+  readelf -Ws --dyn-syms "$library" "$nccl_plugin" | grep ' UNIQUE ' && faults=1
   return $faults
 }
 
+# entries FILE TAG: what a library says of itself: NEEDED, SONAME, RUNPATH, ...
+entries() { readelf -d "$1" | sed -n "s/.*($2).*\[\(.*\)\]/\1/p"; }
+
 check_needed() {
-  [[ -e $library ]] || { echo "$library is not built" && return $skip; }
-  readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE "$needed_libraries" || return 0
-  echo "needed by $library, and not every machine has it"
-  return 1
+  [[ -e $library && -e $nccl_plugin ]] || { echo "$library and $nccl_plugin are not built" && return $skip; }
+  local faults=0
+  entries "$library" NEEDED | grep -vE "$needed_libraries" &&
+    echo "needed by $library, and not every machine has it" && faults=1
+  entries "$nccl_plugin" NEEDED | grep -vxF libprunex.so | grep -vE "$needed_libraries" &&
+    echo "needed by $nccl_plugin, and not every machine has it" && faults=1
+  entries "$nccl_plugin" NEEDED | grep -qxF libprunex.so || { echo "$nccl_plugin does not need libprunex.so" && faults=1; }
+  [[ $(entries "$nccl_plugin" SONAME) == libnccl-net-prunex.so ]] || { echo "$nccl_plugin: SONAME" && faults=1; }
+  entries "$nccl_plugin" RUNPATH | grep -qE '^\$ORIGIN/?$' || { echo "$nccl_plugin: its RUNPATH is not \$ORIGIN" && faults=1; }
+  # NCCL closes and reopens plugins while their communicators may still be in use.
+  readelf -d "$nccl_plugin" | grep -q NODELETE || { echo "$nccl_plugin could be unloaded" && faults=1; }
+  return $faults
 }
 
 # Length, licence line, include guard.

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The module's one tie to libprunex.so: its table, checked, and NCCL's logger.
+#pragma once
+#include <cstdint>
+#include <new>
+
+#include "plugin/nccl/abi/types.h"
+
+namespace prunex::nccl::module_side {
+
+inline constexpr const char* kName = "PRUNEX";  // NCCL_NET=PRUNEX; never "IB" or "Socket"
+
+// NULL when libprunex.so is from another build; the first such call says so in one line.
+const InternalTable* library();
+
+// The logger that init was given last; NULL is fine.
+void remember_logger(Logger log);
+Logger logger();
+
+// One line through NCCL's logger; without a logger warnings go to stderr.
+void say(abi::LogLevel level, const char* file, int line, const char* format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+// "NET/PRUNEX: ncclNet_v11 of FILE, libprunex VERSION of FILE".
+void say_what_is_used(const char* kind, int version);
+
+// Runs `f` with the library's table. No exception crosses into NCCL.
+template <class F>
+Status guarded(F&& f) noexcept {
+  try {
+    const InternalTable* const table = library();
+    return table == nullptr ? kInvalidUsage : static_cast<Status>(f(*table));
+  } catch (const std::bad_alloc&) {
+    return kSystemError;
+  } catch (...) {
+    return kInternalError;
+  }
+}
+
+// Sizes were int before v8 and v9.
+template <class Size>
+bool fits(Size size, const char* what) noexcept {
+  if constexpr (sizeof(Size) == sizeof(int)) {
+    if (size < 0) {
+      say(abi::kLogWarn, __FILE__, __LINE__, "%s: the size is %d, it must not be negative", what,
+          static_cast<int>(size));
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace prunex::nccl::module_side
+
+#define PRUNEX_SAY(level, ...) \
+  ::prunex::nccl::module_side::say(::prunex::nccl::abi::level, __FILE__, __LINE__, __VA_ARGS__)
