@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reference, and the way for CPUs without the vector versions.
+#include "kernels/host/blocks.h"
 #include "kernels/host/reduce_blocks.h"
 #include "kernels/host/unpack_rows.h"
 
@@ -74,12 +75,32 @@ struct ScalarWords {
   static void zero(std::byte* dst, size_t bytes) { __builtin_memset(dst, 0, bytes); }
 };
 
+struct ScalarBlock {
+  struct Vec {
+    uint64_t words[kZeroBlock / sizeof(uint64_t)];
+  };
+  static Vec load(const std::byte* p) {
+    Vec v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+  }
+  static void store(std::byte* p, const Vec& v) { __builtin_memcpy(p, &v, sizeof v); }
+  static uint64_t nonzero(const Vec& v) {
+    uint64_t any = 0;
+    for (const uint64_t word : v.words) {
+      any |= word;
+    }
+    return any != 0 ? 1 : 0;
+  }
+};
+
 constexpr Table make_table() {
   Table t{};
   fill_rows<ScalarWords<uint8_t>, ScalarWords<uint16_t>, ScalarWords<uint32_t>,
             ScalarWords<uint64_t>>(t);
   t.copy_run_bytes = 64;
   t.audit_run_bytes = 64;
+  fill_blocks<ScalarBlock>(t);
   fill_reductions(t);
   return t;
 }

@@ -40,6 +40,9 @@ using CopyBytes = void (*)(void* dst, const void* src, size_t bytes);
 using ZeroBytes = void (*)(void* dst, size_t bytes);
 // Elements that are not zero under value_bits.
 using CountNonzero = uint64_t (*)(const void* src, size_t count, uint64_t value_bits);
+// See kernels/exact.h.
+using PackBlocks = uint64_t (*)(const void* src, size_t blocks, void* packed);
+using UnpackBlocks = void (*)(uint64_t bits, size_t blocks, const void* packed, void* dst);
 
 // A reduction works on blocks of at most kBlock elements in an accumulator (64-byte aligned) of the
 // type that acc_of names, wide enough for sums of many elements.
@@ -68,6 +71,8 @@ struct Table {
   // Patterns whose kept runs are on average at least this long, in bytes, are copied run by run
   // instead of compressed: without an audit, and with one (which has to read the gaps as well).
   uint32_t copy_run_bytes, audit_run_bytes;
+  PackBlocks pack_blocks;
+  UnpackBlocks unpack_blocks;
   // Indexed by DType, Acc and Take.
   TakeBlock take[kNumDTypes][kNumTakes];
   DivideBlock divide[kNumAccs];

@@ -29,45 +29,16 @@ inline void add_to(AuditCount* sum, const AuditCount& count) {
   }
 }
 
-// The visitor, told enter(segment) before each masked one if it cares, gets gap(begin, end):
-// dropped elements; run(begin, end): kept ones, both of the buffer; and rows(Rows), which stands
-// for everything between its first and its last column.
+// One tensor under its mask. The visitor gets gap(begin, end): dropped elements; run(begin, end):
+// kept ones, both of the buffer; and rows(Rows), which stands for everything between its first and
+// its last column.
 template <class Visitor>
-class Walk {
+class MaskWalk {
  public:
-  Walk(const Layout& layout, Visitor& visitor) : layout_(layout), visitor_(visitor) {}
+  explicit MaskWalk(Visitor& visitor) : visitor_(visitor) {}
 
-  void elements(uint64_t begin, uint64_t end) {
-    const auto& segments = layout_.segments;
-    auto segment = std::partition_point(segments.begin(), segments.end(), [&](const Segment& s) {
-      return s.offset + s.count <= begin;
-    });
-    for (uint64_t at = begin; at < end && segment != segments.end(); ++segment) {
-      const uint64_t stop = std::min(end, segment->offset + segment->count);
-      if (stop <= at) {
-        continue;  // an empty segment
-      }
-      if (segment->mask == nullptr) {
-        visitor_.run(at, stop);
-      } else {
-        if constexpr (requires { visitor_.enter(*segment); }) {
-          visitor_.enter(*segment);
-        }
-        masked(*segment->mask, segment->offset, at, stop);
-      }
-      at = stop;
-    }
-  }
-
- private:
-  void gap(uint64_t begin, uint64_t end) {
-    if (begin < end) {
-      visitor_.gap(begin, end);
-    }
-  }
-
-  // Elements [at, stop) of the buffer, all in the segment at `base`.
-  void masked(const CompiledMask& mask, uint64_t base, uint64_t at, uint64_t stop) {
+  // Elements [at, stop) of the buffer, all in the tensor that begins at element `base` of it.
+  void elements(const CompiledMask& mask, uint64_t base, uint64_t at, uint64_t stop) {
     auto panel = std::partition_point(mask.panels.begin(), mask.panels.end(), [&](const Panel& p) {
       return base + p.offset + extent(p) <= at;
     });
@@ -80,6 +51,13 @@ class Walk {
       at = panel_rows(mask, *panel, first, std::max(at, first), stop);
     }
     gap(at, stop);
+  }
+
+ private:
+  void gap(uint64_t begin, uint64_t end) {
+    if (begin < end) {
+      visitor_.gap(begin, end);
+    }
   }
 
   static uint64_t extent(const Panel& p) {
@@ -151,6 +129,38 @@ class Walk {
     return at + (end - begin);
   }
 
+  Visitor& visitor_;
+};
+
+// A layout. The visitor is told enter(segment) before each masked one if it cares.
+template <class Visitor>
+class Walk {
+ public:
+  Walk(const Layout& layout, Visitor& visitor) : layout_(layout), visitor_(visitor) {}
+
+  void elements(uint64_t begin, uint64_t end) {
+    const auto& segments = layout_.segments;
+    auto segment = std::partition_point(segments.begin(), segments.end(), [&](const Segment& s) {
+      return s.offset + s.count <= begin;
+    });
+    for (uint64_t at = begin; at < end && segment != segments.end(); ++segment) {
+      const uint64_t stop = std::min(end, segment->offset + segment->count);
+      if (stop <= at) {
+        continue;  // an empty segment
+      }
+      if (segment->mask == nullptr) {
+        visitor_.run(at, stop);
+      } else {
+        if constexpr (requires { visitor_.enter(*segment); }) {
+          visitor_.enter(*segment);
+        }
+        MaskWalk<Visitor>(visitor_).elements(*segment->mask, segment->offset, at, stop);
+      }
+      at = stop;
+    }
+  }
+
+ private:
   const Layout& layout_;
   Visitor& visitor_;
 };
