@@ -165,6 +165,38 @@ const char* parse_chunk(std::string_view text, Config& out) {
   return kOk;
 }
 
+// NCCL multiplies this by its helper threads, of which we have none.
+const char* parse_nccl_streams(std::string_view text, Config& out) {
+  int value = 0;
+  if (!parse_int(text, -2, 64, &value)) {
+    return kNotInRange;
+  }
+  out.streams = value < 0 ? 0 : value > 16 ? 16 : value;
+  return kOk;
+}
+
+const char* parse_family(std::string_view text, Config& out) {
+  constexpr std::array<std::pair<std::string_view, Family>, 3> kChoices{
+      {{"any", Family::any}, {"AF_INET", Family::v4}, {"AF_INET6", Family::v6}}};
+  return parse_choice(text, kChoices, &out.family);
+}
+
+const char* parse_net_mode(std::string_view text, Config& out) {
+  constexpr std::array<std::pair<std::string_view, NetMode>, 3> kChoices{
+      {{"auto", NetMode::automatic},
+       {"compact", NetMode::compact},
+       {"passthrough", NetMode::passthrough}}};
+  return parse_choice(text, kChoices, &out.net_mode);
+}
+
+const char* parse_metrics_file(std::string_view text, Config& out) {
+  if (text.size() > 4000 || text.find('\0') != std::string_view::npos) {
+    return kNotInRange;
+  }
+  out.metrics_file = text;
+  return kOk;
+}
+
 const char* parse_algorithm(std::string_view text, Config& out) {
   constexpr std::array<std::pair<std::string_view, const char*>, 3> kChoices{
       {{"auto", "auto"}, {"exchange", "exchange"}, {"scatter", "scatter"}}};
@@ -219,14 +251,27 @@ constexpr Row kTable[] = {
     {{"PRUNEX_RAILS", "at most this many leaders per node; 0: one per NIC", "0 to 64", "0",
       nullptr},
      parse_rails},
-    {{"PRUNEX_STREAMS", "TCP streams per connection; 0: by the table", "0 to 16", "0", nullptr},
-     parse_streams},
+    {{"PRUNEX_STREAMS", "TCP streams per connection; 0: by the table", "0 to 16", "0",
+      "NCCL_NSOCKS_PERTHREAD"},
+     parse_streams,
+     parse_nccl_streams},
+    {{"PRUNEX_SOCKET_FAMILY", "address family of the interfaces", "any|AF_INET|AF_INET6", "any",
+      "NCCL_SOCKET_FAMILY"},
+     parse_family},
     {{"PRUNEX_CHUNK_BYTES", "pipeline chunk; 0: by the table", "0, or 4096 to 1M; K, M allowed",
       "0", nullptr},
      parse_chunk},
     {{"PRUNEX_ALGORITHM", "exchange between nodes; auto: by the table", "auto|exchange|scatter",
       "auto", nullptr},
      parse_algorithm},
+    {{"PRUNEX_NET_MODE", "NCCL plugin: compact what pays; compact without back-off; send as it is",
+      "auto|compact|passthrough", "auto", nullptr},
+     parse_net_mode},
+    {{"PRUNEX_METRICS_FILE",
+      "NCCL plugin: Prometheus text, rewritten when a communicator closes; "
+      "%p: process id",
+      "path", "", nullptr},
+     parse_metrics_file},
     {{"PRUNEX_TUNER", "what NCCL shall prefer for large messages; equal on all ranks",
       "off|simple|collnet", "off", nullptr},
      parse_tuner},

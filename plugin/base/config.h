@@ -19,6 +19,8 @@ namespace prunex {
 enum class Isa : int { automatic = 0, scalar, avx2, avx512 };
 enum class OnMismatch : int { dense = 0, error };
 enum class Tuner : int { off = 0, simple, collnet };
+enum class NetMode : int { automatic = 0, compact, passthrough };
+enum class Family : int { any = 0, v4, v6 };
 
 struct Config {
   double timeout_s = 1800;          // PRUNEX_TIMEOUT: per call and for bootstrap, seconds
@@ -31,9 +33,12 @@ struct Config {
   std::string port_range;     // PRUNEX_PORT_RANGE: lo-hi; empty: any
   OnMismatch on_mismatch = OnMismatch::dense;  // PRUNEX_ON_MISMATCH=dense|error
   Isa isa = Isa::automatic;                    // PRUNEX_ISA=auto|scalar|avx2|avx512
-  int rails = 0;             // PRUNEX_RAILS: at most this many leaders per node; 0: one per NIC
-  int streams = 0;           // PRUNEX_STREAMS: TCP streams per connection; 0: by the table
-  int64_t chunk_bytes = 0;   // PRUNEX_CHUNK_BYTES: pipeline chunk; 0: by the table
+  int rails = 0;                // PRUNEX_RAILS: at most this many leaders per node; 0: one per NIC
+  int streams = 0;              // PRUNEX_STREAMS: TCP streams per connection; 0: by the table
+  int64_t chunk_bytes = 0;      // PRUNEX_CHUNK_BYTES: pipeline chunk; 0: by the table
+  Family family = Family::any;  // PRUNEX_SOCKET_FAMILY (NCCL_SOCKET_FAMILY)
+  NetMode net_mode = NetMode::automatic;  // PRUNEX_NET_MODE=auto|compact|passthrough
+  std::string metrics_file;               // PRUNEX_METRICS_FILE: Prometheus text; empty: none
   std::string algorithm;     // PRUNEX_ALGORITHM=auto|exchange|scatter; empty or auto: by the table
   Tuner tuner = Tuner::off;  // PRUNEX_TUNER=off|simple|collnet: what to make NCCL prefer
 };

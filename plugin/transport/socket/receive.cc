@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reading half of a socket connection.
 #include <algorithm>
-#include <atomic>
 
+#include "plugin/base/copy.h"
 #include "plugin/base/sockets.h"
 #include "plugin/transport/socket/connection.h"
 
@@ -13,21 +13,6 @@ namespace {
 // every kIdleStride-th when nothing did for kIdleRounds: small messages must not pay for them.
 constexpr int kIdleRounds = 256;
 constexpr int kIdleStride = 32;
-
-// In ascending order, eight bytes at a time, which memcpy does not promise: whoever polls the end
-// of a line (NCCL's LL128) may rely on what lies before it.
-void copy_ascending(std::byte* to, const std::byte* from, size_t bytes) {
-  size_t at = 0;
-  for (; at + 8 <= bytes; at += 8) {
-    uint64_t word = 0;
-    __builtin_memcpy(&word, from + at, 8);
-    __builtin_memcpy(to + at, &word, 8);
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-  }
-  for (; at < bytes; ++at) {
-    to[at] = from[at];
-  }
-}
 
 // a comes before b, also across the wrap; they are less than 2^31 apart.
 bool before(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) < 0; }
