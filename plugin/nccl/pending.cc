@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weak definitions: they give way to the network and the collectives where those are linked.
+// Weak definitions: they give way to the collectives where those are linked.
 #include "plugin/nccl/coll_calls.h"
-#include "plugin/nccl/net_calls.h"
 
 namespace prunex::nccl {
 namespace {
@@ -13,13 +12,6 @@ int refuse(Arguments...) {
 int let_go(void*) { return kSuccess; }
 
 }  // namespace
-
-__attribute__((weak)) const NetCalls& net_calls() {
-  static constexpr NetCalls kCalls{refuse, let_go, refuse, refuse, refuse, refuse,
-                                   refuse, refuse, refuse, refuse, refuse, refuse,
-                                   refuse, refuse, refuse, refuse, refuse, refuse};
-  return kCalls;
-}
 
 __attribute__((weak)) const CollCalls& coll_calls() {
   static constexpr CollCalls kCalls{refuse, let_go, refuse, refuse, refuse, refuse, refuse, refuse,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/nccl/codec/frame.h"
 
+#include <algorithm>
+
 #include "plugin/base/wire.h"
 
 namespace prunex::nccl::codec {
@@ -17,11 +19,12 @@ bool lengths_fit(const FrameHeader& h, size_t behind) {
   if (h.kind == FrameKind::mask_definition) {
     return h.logical == 0 && h.payload <= kMaxMaskDefinition;
   }
-  return h.logical > 0 && h.logical <= kMaxPiece && h.payload <= h.logical;
+  return h.logical > 0 && h.logical <= kMaxPiece && h.payload <= h.logical &&
+         (h.kind != FrameKind::stored || h.payload == h.logical);
 }
 
 bool mask_fits(const FrameHeader& h) {
-  if (h.kind == FrameKind::zero_block) {
+  if (h.kind == FrameKind::zero_block || h.kind == FrameKind::stored) {
     return h.slot == 0 && h.element_size == 0 && h.mask_digest == 0 && h.offset == 0;
   }
   if (h.slot >= kMaxMaskSlots || !valid_element_size(h.element_size)) {
@@ -73,6 +76,20 @@ void encode(const FrameHeader& header, std::span<std::byte, kFrameBytes> out) {
   w.put(header.offset);
 }
 
+FrameStatus decode_first(std::span<const std::byte> frames, FrameHeader* header, size_t* length) {
+  if (frames.size() < kFrameBytes) {
+    return FrameStatus::truncated;
+  }
+  constexpr size_t kPayloadAt = 12;
+  WireReader r(frames.subspan(kPayloadAt));
+  const size_t wanted = kFrameBytes + r.get<uint32_t>();
+  const FrameStatus status = decode(frames.first(std::min(wanted, frames.size())), header);
+  if (status == FrameStatus::ok) {
+    *length = wanted;
+  }
+  return status;
+}
+
 FrameStatus decode(std::span<const std::byte> frame, FrameHeader* out) {
   if (frame.size() < kFrameBytes) {
     return FrameStatus::truncated;
@@ -86,7 +103,7 @@ FrameStatus decode(std::span<const std::byte> frame, FrameHeader* out) {
   }
   const auto kind = r.get<uint8_t>();
   if (kind < static_cast<uint8_t>(FrameKind::zero_block) ||
-      kind > static_cast<uint8_t>(FrameKind::mask_definition)) {
+      kind > static_cast<uint8_t>(FrameKind::stored)) {
     return FrameStatus::unknown_kind;
   }
   FrameHeader h;

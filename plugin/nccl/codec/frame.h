@@ -17,6 +17,7 @@ enum class FrameKind : uint8_t {
   zero_block = 1,       // zero_block.h
   masked = 2,           // masked.h; the mask came before, in the same slot
   mask_definition = 3,  // mask_wire.h; no bytes of a message
+  stored = 4,           // the piece as it is: others of its message are worth encoding
 };
 
 // Fields that a kind does not use are 0.
@@ -50,6 +51,11 @@ enum class FrameStatus : uint8_t {
 // Little-endian: magic u32, version u8, kind u8, element size u8, 0 u8, logical u32, payload u32,
 // slot u32, 0 u32, digest u64, offset u64.
 void encode(const FrameHeader& header, std::span<std::byte, kFrameBytes> out);
+
+// The first of several frames: *length is that of header and payload together, at most what there
+// is. *header and *length are written only when the answer is ok.
+[[nodiscard]] FrameStatus decode_first(std::span<const std::byte> frames, FrameHeader* header,
+                                       size_t* length);
 
 // `frame`: all that arrived; the payload is everything behind the header. *out is written only
 // when the answer is ok.

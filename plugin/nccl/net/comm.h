@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two ends of a connection as NCCL knows them. Each is driven by one thread at a time, by
+// test() of any of its requests: nothing moves unless somebody asks.
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "plugin/base/clock.h"
+#include "plugin/nccl/net/host.h"
+#include "plugin/nccl/net/memory.h"
+#include "plugin/nccl/net/message.h"
+#include "plugin/nccl/net/object.h"
+#include "plugin/nccl/net/side_buffers.h"
+#include "plugin/transport/transport.h"
+
+namespace prunex::nccl {
+
+class NetComm;
+
+template <class T>
+class Fifo {  // of at most kMaxRequests
+ public:
+  [[nodiscard]] bool empty() const { return count_ == 0; }
+  [[nodiscard]] T* front() const { return ring_[head_]; }
+  void push(T* one) { ring_[(head_ + count_++) % ring_.size()] = one; }
+  void pop() {
+    head_ = (head_ + 1) % ring_.size();
+    --count_;
+  }
+
+ private:
+  std::array<T*, kMaxRequests> ring_{};
+  size_t head_ = 0, count_ = 0;
+};
+
+struct Request : Object {
+  static constexpr Tag kTag = Tag::request;
+  Request() : Object(kTag) {}
+  NetComm* owner = nullptr;
+  bool used = false;
+};
+
+// Copying, scanning and expanding per call of test(), bytes: NCCL's progress thread serves others.
+inline constexpr size_t kCallBudget = size_t{256} << 10;
+
+struct Link {  // what both ends are made of
+  std::shared_ptr<Context> context;
+  std::shared_ptr<transport::Transport> transport;
+  std::unique_ptr<transport::Connection> connection;
+};
+
+class NetComm : public Object {
+ public:
+  NetComm(Tag tag, Link link);
+  virtual ~NetComm();
+  virtual int test(Request& request, int* done, int* bytes) = 0;
+
+  [[nodiscard]] const Context& context() const { return *link_.context; }
+
+ protected:
+  [[nodiscard]] transport::Connection& connection() { return *link_.connection; }
+  [[nodiscard]] ContextStats& stats() { return *link_.context->stats; }
+  // The connection is of no use any more: says why once, answers the code for ever.
+  int broken(const Error& why);
+  int broken_connection() { return broken(connection().error()); }
+
+  int status_ = kSuccess;
+
+ private:
+  Link link_;
+};
+
+class SendComm final : public NetComm {
+ public:
+  static constexpr Tag kTag = Tag::send;
+  explicit SendComm(Link link);
+  ~SendComm() override;  // what was asked to be sent is sent, for a second at most
+
+  int isend(const void* data, size_t bytes, const Memory* memory, void** request);
+  int test(Request& request, int* done, int* bytes) override;
+
+ private:
+  enum class Stage : uint8_t { undecided, encoding, ready, posted, done };
+  struct Send : Request {
+    const std::byte* data = nullptr;
+    size_t bytes = 0;
+    Protocol protocol = Protocol::unknown;
+    Stage stage = Stage::undecided;
+    transport::Ticket ticket = 0;
+    SideBuffer side;        // holds the encoded message, when there is one
+    size_t side_bytes = 0;  // of it
+    WireKind kind = WireKind::raw;
+  };
+
+  int pump();
+  bool prepare(Send& send, size_t* budget);  // false: not ready to be posted
+  void decide(Send& send);
+  bool encode(Send& send, size_t* budget);
+  int reap();
+
+  std::array<Send, kMaxRequests> sends_;
+  Fifo<Send> waiting_, posted_;  // in the order of isend()
+  SideBuffers buffers_;
+  size_t encoded_in_flight_ = 0;
+  MessageEncoder encoder_;
+  Backoff backoff_;
+  MaskCounts* mask_counts_ = nullptr;  // of the masked message that is being encoded
+  std::shared_ptr<std::atomic<uint64_t>> mask_violations_;
+};
+
+class RecvComm final : public NetComm {
+ public:
+  static constexpr Tag kTag = Tag::recv;
+  explicit RecvComm(Link link);
+
+  int irecv(void* data, size_t bytes, bool polled, void** request);
+  int test(Request& request, int* done, int* bytes) override;
+
+ private:
+  enum class Stage : uint8_t { posted, decoding, done };
+  struct Recv : Request, transport::Aside {
+    void* room(size_t bytes) override;
+    std::byte* data = nullptr;
+    size_t capacity = 0;
+    bool polled = false;  // somebody reads the buffer while it is written
+    size_t bytes = 0;     // logical, once known
+    Stage stage = Stage::posted;
+    transport::Ticket ticket = 0;
+    SideBuffer side;
+    size_t side_bytes = 0;
+  };
+
+  int pump();
+  int arrive();
+  int decode(size_t* budget);
+
+  std::array<Recv, kMaxRequests> recvs_;
+  Fifo<Recv> posted_, encoded_;  // in the order of irecv()
+  SideBuffers buffers_;
+  SideBuffer bounce_;  // for polled buffers
+  MessageDecoder decoder_;
+  bool decoding_ = false;
+};
+
+}  // namespace prunex::nccl

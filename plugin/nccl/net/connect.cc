@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/nccl/net/connect.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "plugin/base/address.h"
+#include "plugin/base/log.h"
+#include "plugin/transport/bytes.h"
+#include "plugin/transport/handle.h"
+#include "plugin/transport/socket/socket.h"
+
+namespace prunex::nccl {
+namespace {
+
+constexpr uint32_t kHandleMagic = 0x4E58'5250;  // "PRXN"
+constexpr size_t kPrefixBytes = 8;
+constexpr uint32_t kHelloMagic = 0x4858'5250;  // "PRXH"
+constexpr size_t kHelloBytes = 8;
+
+Result<std::shared_ptr<transport::Transport>> open_transport(const Context& context, int device) {
+  const Settings& settings = *context.settings;
+  if (device < 0 || static_cast<size_t>(device) >= settings.devices.size()) {
+    return fail(Code::invalid_argument,
+                strf("device %d of %zu: the first is 0", device, settings.devices.size()));
+  }
+  transport::SocketOptions options;
+  options.address = settings.devices[static_cast<size_t>(device)].address;
+  options.streams = settings.config.streams;
+  auto ports = parse_port_range(settings.config.port_range);
+  if (!ports) {
+    return tl::unexpected(ports.error());
+  }
+  options.ports = *ports;
+  auto opened = transport::open_socket_transport(options);
+  if (!opened) {
+    return tl::unexpected(opened.error());
+  }
+  return std::shared_ptr<transport::Transport>(std::move(*opened));
+}
+
+struct Making {
+  const Context* context = nullptr;
+  Link link;
+  std::unique_ptr<transport::Connecting> connecting;
+};
+
+// Keyed by the caller's buffer and what is in it, not kept inside of it: whatever a handle holds
+// came over a network and is no pointer.
+struct InTheMaking {
+  using Key = std::pair<const void*, std::array<std::byte, kHandleBytes>>;
+  std::mutex mutex;
+  std::map<Key, std::shared_ptr<Making>> all;
+};
+
+InTheMaking& in_the_making() {
+  static InTheMaking* const one = new InTheMaking;  // outlives exit handlers
+  return *one;
+}
+
+Result<std::shared_ptr<Making>> begin(const std::shared_ptr<Context>& context, int device,
+                                      std::span<const std::byte, kHandleBytes> handle) {
+  auto peer = read_handle(handle);
+  if (!peer) {
+    return tl::unexpected(peer.error());
+  }
+  auto opened = open_transport(*context, device);
+  if (!opened) {
+    return tl::unexpected(opened.error());
+  }
+  auto connecting =
+      (*opened)->connect(*peer, encode(NetHello{}), context->settings->config.timeout_s);
+  if (!connecting) {
+    return tl::unexpected(connecting.error());
+  }
+  auto making = std::make_shared<Making>();
+  making->context = context.get();
+  making->link.context = context;
+  making->link.transport = std::move(*opened);
+  making->connecting = std::move(*connecting);
+  return making;
+}
+
+}  // namespace
+
+Result<> write_handle(std::string_view transport_handle, std::span<std::byte, kHandleBytes> out) {
+  if (transport_handle.size() > kHandleBytes - kPrefixBytes) {
+    return fail(Code::internal, strf("a transport's handle of %zu bytes does not fit into %zu",
+                                     transport_handle.size(), kHandleBytes - kPrefixBytes));
+  }
+  std::fill(out.begin(), out.end(), std::byte{0});
+  transport::Writer(out)
+      .put(kHandleMagic)
+      .put(kNetVersion)
+      .put(static_cast<uint8_t>(transport_handle.size()))
+      .put(uint8_t{0})
+      .put(std::as_bytes(std::span(transport_handle)));
+  return {};
+}
+
+Result<std::string> read_handle(std::span<const std::byte, kHandleBytes> handle) {
+  transport::Reader in(handle);
+  const auto magic = in.get<uint32_t>();
+  const auto version = in.get<uint16_t>();
+  const auto length = in.get<uint8_t>();
+  if (magic != kHandleMagic) {
+    return fail(
+        Code::mismatch,
+        strf("the peer's handle is not PruneX's (it begins with %#010x): all ranks must run "
+             "with NCCL_NET_PLUGIN=prunex; NCCL_NET=PRUNEX makes a rank fail where it would "
+             "fall back to another network",
+             magic));
+  }
+  if (version != kNetVersion) {
+    return fail(Code::mismatch,
+                strf("the peer's plugin speaks version %u, this one version %u: install the same "
+                     "release of PruneX on all nodes",
+                     unsigned{version}, unsigned{kNetVersion}));
+  }
+  if (length == 0 || length > kHandleBytes - kPrefixBytes) {
+    return fail(Code::mismatch,
+                strf("the peer's handle is damaged: it holds %u bytes of at most %zu",
+                     unsigned{length}, kHandleBytes - kPrefixBytes));
+  }
+  std::string out(length, '\0');
+  std::memcpy(out.data(), handle.data() + kPrefixBytes, length);
+  return out;
+}
+
+std::string encode(const NetHello& hello) {
+  std::array<std::byte, kHelloBytes> bytes{};
+  transport::Writer(bytes)
+      .put(kHelloMagic)
+      .put(hello.version)
+      .put(hello.transport)
+      .put(hello.rails);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+Result<NetHello> decode_net_hello(std::string_view bytes) {
+  transport::Reader in(std::as_bytes(std::span(bytes)));
+  NetHello out;
+  const auto magic = in.get<uint32_t>();
+  out.version = in.get<uint16_t>();
+  out.transport = in.get<uint8_t>();
+  out.rails = in.get<uint8_t>();
+  if (!in.ok() || magic != kHelloMagic) {
+    return fail(Code::mismatch, strf("a caller of %zu bytes is no PruneX plugin", bytes.size()));
+  }
+  if (out.version != kNetVersion || out.transport != 1 || out.rails != 1) {
+    return fail(Code::mismatch,
+                strf("a peer's plugin speaks version %u over transport %u with %u rails, this one "
+                     "version %u over transport 1 with 1 rail: install the same release of PruneX "
+                     "on all nodes",
+                     unsigned{out.version}, unsigned{out.transport}, unsigned{out.rails},
+                     unsigned{kNetVersion}));
+  }
+  return out;
+}
+
+Result<std::unique_ptr<ListenComm>> listen(std::shared_ptr<Context> context, int device,
+                                           std::span<std::byte, kHandleBytes> handle) {
+  auto opened = open_transport(*context, device);
+  if (!opened) {
+    return tl::unexpected(opened.error());
+  }
+  auto listener = (*opened)->listen();
+  if (!listener) {
+    return tl::unexpected(listener.error());
+  }
+  if (auto written = write_handle((*listener)->handle(), handle); !written) {
+    return tl::unexpected(written.error());
+  }
+  auto out = std::make_unique<ListenComm>();
+  out->context = std::move(context);
+  out->transport = std::move(*opened);
+  out->listener = std::move(*listener);
+  return out;
+}
+
+Result<std::unique_ptr<RecvComm>> accept(ListenComm& listen) {
+  auto connection = listen.listener->accept();
+  if (!connection) {
+    return tl::unexpected(connection.error());
+  }
+  if (*connection == nullptr) {
+    return nullptr;
+  }
+  if (auto hello = decode_net_hello((*connection)->hello()); !hello) {
+    return tl::unexpected(hello.error());
+  }
+  return std::make_unique<RecvComm>(Link{listen.context, listen.transport, std::move(*connection)});
+}
+
+Result<std::unique_ptr<SendComm>> connect(const std::shared_ptr<Context>& context, int device,
+                                          const void* handle) {
+  InTheMaking::Key key{handle, {}};
+  std::memcpy(key.second.data(), handle, kHandleBytes);
+  InTheMaking& makings = in_the_making();
+  std::shared_ptr<Making> making;
+  {
+    const std::lock_guard lock(makings.mutex);
+    if (const auto at = makings.all.find(key); at != makings.all.end()) {
+      making = at->second;
+    }
+  }
+  const auto forget = [&] {
+    const std::lock_guard lock(makings.mutex);
+    makings.all.erase(key);
+  };
+  if (making == nullptr) {
+    auto begun = begin(context, device, key.second);
+    if (!begun) {
+      return tl::unexpected(begun.error());
+    }
+    making = std::move(*begun);
+    const std::lock_guard lock(makings.mutex);
+    makings.all[key] = making;
+  }
+  auto connection = making->connecting->step();
+  if (!connection) {
+    forget();
+    return tl::unexpected(connection.error());
+  }
+  if (*connection == nullptr) {
+    return nullptr;
+  }
+  forget();
+  making->link.connection = std::move(*connection);
+  making->connecting.reset();
+  return std::make_unique<SendComm>(std::move(making->link));
+}
+
+void forget_connecting(const Context* context) {
+  InTheMaking& makings = in_the_making();
+  const std::lock_guard lock(makings.mutex);
+  std::erase_if(makings.all, [&](const auto& one) { return one.second->context == context; });
+}
+
+}  // namespace prunex::nccl

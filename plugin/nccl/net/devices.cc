@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/nccl/net/devices.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "plugin/base/digest.h"
+#include "topology/discover.h"
+
+namespace prunex::nccl {
+namespace {
+
+bool family_fits(const Interface& one, Family wanted) {
+  return wanted == Family::any ||
+         one.address.family() == (wanted == Family::v4 ? AF_INET : AF_INET6);
+}
+
+std::string sysfs_path(const topo::Place& place) {
+  std::string out;
+  for (const std::string& part : place.path) {
+    out += (out.empty() ? "/sys/devices/" : "/") + part;
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<std::vector<Device>> choose_devices(std::span<const Interface> have,
+                                           const topo::Machine& machine, const Config& config) {
+  std::vector<Interface> fitting;
+  std::copy_if(have.begin(), have.end(), std::back_inserter(fitting),
+               [&](const Interface& i) { return family_fits(i, config.family); });
+  if (fitting.empty() && config.family != Family::any) {
+    return fail(Code::config,
+                strf("no interface has an %s address; have: %s. Unset PRUNEX_SOCKET_FAMILY and "
+                     "NCCL_SOCKET_FAMILY to take either family",
+                     config.family == Family::v4 ? "IPv4" : "IPv6", to_text(have).c_str()));
+  }
+  auto chosen = choose_interfaces(fitting, config.socket_ifname);
+  if (!chosen) {
+    return tl::unexpected(chosen.error());
+  }
+  std::vector<Device> out;
+  for (const Interface& i : *chosen) {
+    if (std::any_of(out.begin(), out.end(), [&](const Device& d) { return d.name == i.name; })) {
+      continue;  // its first address is its best
+    }
+    Device d;
+    d.name = i.name;
+    d.address = i.address;
+    d.speed_mbps = kAssumedSpeedMbps;
+    if (const int nic = topo::find_nic(machine, i.name); nic >= 0) {
+      const topo::Nic& found = machine.nics[static_cast<size_t>(nic)];
+      d.pci_path = sysfs_path(found.place);
+      d.speed_mbps = found.speed_mbps > 0 ? found.speed_mbps : kAssumedSpeedMbps;
+    }
+    d.guid = Digest().add(d.pci_path).add(d.name).value();
+    out.push_back(std::move(d));
+  }
+  std::sort(out.begin(), out.end(), [](const Device& a, const Device& b) {
+    return std::forward_as_tuple(a.pci_path.empty(), a.pci_path, a.name) <
+           std::forward_as_tuple(b.pci_path.empty(), b.pci_path, b.name);
+  });
+  for (auto d = out.begin(); d != out.end(); ++d) {  // interfaces of one PCI function are its ports
+    d->port = static_cast<int>(std::count_if(out.begin(), d, [&](const Device& other) {
+      return !d->pci_path.empty() && other.pci_path == d->pci_path;
+    }));
+  }
+  return out;
+}
+
+Result<std::vector<Device>> find_devices(const Config& config) {
+  auto have = list_interfaces();
+  if (!have) {
+    return tl::unexpected(have.error());
+  }
+  // hwloc would add nothing to what the kernel says about network interfaces.
+  topo::DiscoverOptions options;
+  options.hwloc = false;
+  return choose_devices(*have, topo::discover(options), config);
+}
+
+}  // namespace prunex::nccl

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What regMr hands out. The kernel's sockets copy from anywhere, so that a registration is only
+// what it says about the buffer.
+#pragma once
+#include <cstddef>
+
+#include "plugin/nccl/internal_table.h"
+#include "plugin/nccl/net/host.h"
+#include "plugin/nccl/net/object.h"
+
+namespace prunex::nccl {
+
+struct Memory : Object {
+  static constexpr Tag kTag = Tag::memory;
+  Memory(void* d, size_t b, int t) : Object(kTag), data(d), bytes(b), type(t) {}
+  void* data;
+  size_t bytes;
+  int type;  // kPtrHost, …
+};
+
+// NCCL's three protocols use buffers of different lengths. LL and LL128 are polled by the GPU while
+// they are written, and hold no zero blocks; they travel as they are.
+enum class Protocol : unsigned char { unknown, simple, polled };
+
+[[nodiscard]] inline Protocol protocol_of(const TransferHint& hint, const Memory* memory,
+                                          const FifoBytes& fifo) {
+  // `proto` is stale for point-to-point operations: only the first five functions set it.
+  constexpr uint32_t kCollectives = 0x1F, kSimple = 0x4;
+  if (hint.op != ~0U && (hint.op & kCollectives) != 0 && hint.proto != ~0U) {
+    return hint.proto == kSimple ? Protocol::simple : Protocol::polled;
+  }
+  if (memory == nullptr || memory->bytes == fifo.simple) {
+    return Protocol::unknown;
+  }
+  return memory->bytes == fifo.ll || memory->bytes == fifo.ll128 ? Protocol::polled
+                                                                 : Protocol::unknown;
+}
+
+}  // namespace prunex::nccl

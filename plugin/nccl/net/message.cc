@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/nccl/net/message.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "plugin/nccl/codec/mask_wire.h"
+
+namespace prunex::nccl {
+namespace {
+
+using codec::Decoding;
+using codec::Encoding;
+
+constexpr size_t padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
+
+// Pieces end at whole elements, whatever the element size.
+static_assert(codec::kMaxPiece % 8 == 0);
+size_t piece_at(size_t at, size_t bytes) { return std::min(codec::kMaxPiece, bytes - at); }
+
+}  // namespace
+
+bool pays_masked(const MaskedPiece& piece, size_t bytes) {
+  if (!codec::masked_applies(*piece.mask, piece.element_size, piece.offset, bytes)) {
+    return false;
+  }
+  size_t total = 0;
+  for (size_t at = 0; at < bytes; at += piece_at(at, bytes)) {
+    total +=
+        codec::kFrameBytes + padded(codec::masked_size(*piece.mask, piece.element_size,
+                                                       piece.offset + at, piece_at(at, bytes)));
+  }
+  return total <= codec::paying_size(bytes);
+}
+
+void MessageEncoder::begin(std::span<const std::byte> src, std::span<std::byte> room,
+                           const std::optional<MaskedPiece>& piece) {
+  src_ = src;
+  room_ = room;
+  piece_ = piece;
+  at_ = size_ = 0;
+  limit_ = codec::paying_size(src.size());
+  open_ = defines_ = false;
+  state_ = Encoding::more;
+  if (piece_ && !define_mask()) {
+    state_ = Encoding::does_not_pay;
+  }
+}
+
+// The mask goes before the first message that needs it. false: it is too long.
+bool MessageEncoder::define_mask() {
+  const uint64_t digest = piece_->mask->digest;
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
+    if (slot_used_[i] && slots_[i] == digest) {
+      slot_ = i;
+      return true;
+    }
+  }
+  slot_ = next_slot_;
+  const auto bytes = codec::encode_mask(*piece_->mask, room_.subspan(codec::kFrameBytes));
+  if (!bytes) {
+    return false;
+  }
+  codec::FrameHeader header;
+  header.kind = codec::FrameKind::mask_definition;
+  header.payload = static_cast<uint32_t>(*bytes);
+  header.slot = slot_;
+  header.element_size = static_cast<uint8_t>(piece_->element_size);
+  header.mask_digest = digest;
+  codec::encode(header, room_.first<codec::kFrameBytes>());
+  size_ = padded(codec::kFrameBytes + *bytes);
+  limit_ += size_;  // sent once: not this message's to pay for
+  defines_ = true;
+  return true;
+}
+
+void MessageEncoder::sent() {
+  if (defines_) {
+    slots_[slot_] = piece_->mask->digest;
+    slot_used_[slot_] = true;
+    next_slot_ = (next_slot_ + 1) % codec::kMaxMaskSlots;
+    defines_ = false;
+  }
+}
+
+bool MessageEncoder::begin_frame() {
+  frame_ = size_;
+  length_ = piece_at(at_, src_.size());
+  const auto piece = src_.subspan(at_, length_);
+  const auto out = room_.subspan(std::min(room_.size(), frame_ + codec::kFrameBytes));
+  if (out.size() < length_) {
+    return false;
+  }
+  stores_ = false;
+  stored_ = 0;
+  if (piece_) {
+    masked_.begin(*piece_->mask, piece_->element_size, piece_->offset + at_, piece.data(),
+                  piece.size(), out);
+  } else {
+    zero_.begin(piece.data(), piece.size(), out);
+  }
+  open_ = true;
+  return true;
+}
+
+Encoding MessageEncoder::step_frame(size_t budget) {
+  if (stores_) {
+    return store(budget);
+  }
+  const Encoding result = piece_ ? masked_.step(budget) : zero_.step(budget);
+  // A piece that does not get smaller may have neighbours that do.
+  if (result == Encoding::does_not_pay && !piece_ && length_ < src_.size()) {
+    stores_ = true;
+    return Encoding::more;
+  }
+  return result;
+}
+
+Encoding MessageEncoder::store(size_t budget) {
+  const size_t n = std::min(budget, length_ - stored_);
+  std::memcpy(room_.data() + frame_ + codec::kFrameBytes + stored_, src_.data() + at_ + stored_, n);
+  stored_ += n;
+  return stored_ == length_ ? Encoding::done : Encoding::more;
+}
+
+Encoding MessageEncoder::end_frame() {
+  codec::FrameHeader header;
+  header.logical = static_cast<uint32_t>(length_);
+  if (stores_) {
+    header.kind = codec::FrameKind::stored;
+    header.payload = header.logical;
+  } else if (piece_) {
+    header.kind = codec::FrameKind::masked;
+    header.payload = static_cast<uint32_t>(masked_.size());
+    header.slot = slot_;
+    header.element_size = static_cast<uint8_t>(piece_->element_size);
+    header.mask_digest = piece_->mask->digest;
+    header.offset = piece_->offset + at_;
+  } else {
+    header.kind = codec::FrameKind::zero_block;
+    header.payload = static_cast<uint32_t>(zero_.size());
+  }
+  codec::encode(header, room_.subspan(frame_).first<codec::kFrameBytes>());
+  size_ = padded(frame_ + codec::kFrameBytes + header.payload);
+  at_ += length_;
+  open_ = false;
+  if (size_ > limit_) {
+    return Encoding::does_not_pay;
+  }
+  return at_ == src_.size() ? Encoding::done : Encoding::more;
+}
+
+Encoding MessageEncoder::step(size_t* budget) {
+  while (state_ == Encoding::more && *budget > 0) {
+    if (!open_ && !begin_frame()) {
+      state_ = Encoding::does_not_pay;
+      break;
+    }
+    const Encoding result = step_frame(*budget);
+    *budget -= std::min(*budget, length_);
+    if (result == Encoding::done) {
+      state_ = end_frame();
+    } else if (result != Encoding::more) {
+      state_ = result;
+    }
+  }
+  return state_;
+}
+
+void MessageDecoder::begin(std::span<const std::byte> in, std::span<std::byte> dst) {
+  in_ = in;
+  dst_ = dst;
+  read_ = at_ = 0;
+  open_ = false;
+  kind_ = WireKind::zero_block;
+  state_ = Decoding::more;
+  fault_.clear();
+}
+
+Decoding MessageDecoder::corrupt(std::string why) {
+  fault_ = std::move(why);
+  return Decoding::corrupt;
+}
+
+bool MessageDecoder::take_mask(const codec::FrameHeader& header,
+                               std::span<const std::byte> payload) {
+  auto mask = codec::decode_mask(payload, header.mask_digest);
+  if (!mask) {
+    (void)corrupt(mask.error().text);
+    return false;
+  }
+  masks_[header.slot] = {std::make_shared<const CompiledMask>(std::move(*mask)),
+                         header.element_size};
+  return true;
+}
+
+// false: state_ is corrupt.
+bool MessageDecoder::begin_frame() {
+  codec::FrameHeader header;
+  size_t length = 0;
+  const codec::FrameStatus status = codec::decode_first(in_.subspan(read_), &header, &length);
+  if (status != codec::FrameStatus::ok) {
+    (void)corrupt(strf("frame at byte %zu: %s", read_, codec::text_of(status)));
+    return false;
+  }
+  const auto payload = in_.subspan(read_ + codec::kFrameBytes, header.payload);
+  read_ = std::min(in_.size(), padded(read_ + length));
+  if (header.kind == codec::FrameKind::mask_definition) {
+    return take_mask(header, payload);
+  }
+  const auto dst = dst_.subspan(at_);
+  length_ = header.logical;
+  if (length_ > dst.size()) {
+    (void)corrupt(strf("it is longer than the receive of %zu bytes", dst_.size()));
+    return false;
+  }
+  frame_kind_ = header.kind;
+  if (frame_kind_ == codec::FrameKind::stored) {
+    stored_ = payload;
+  } else if (frame_kind_ == codec::FrameKind::masked) {
+    const Held& held = masks_[header.slot];
+    if (held.mask == nullptr || held.mask->digest != header.mask_digest ||
+        held.element_size != header.element_size) {
+      (void)corrupt(strf("it uses the mask in slot %u, which holds another one", header.slot));
+      return false;
+    }
+    kind_ = WireKind::masked;
+    masked_.begin(*held.mask, held.element_size, header.offset, payload, dst.data(), length_);
+  } else {
+    zero_.begin(payload, length_, dst.data(), dst.size());
+  }
+  open_ = true;
+  return true;
+}
+
+Decoding MessageDecoder::step_frame(size_t budget) {
+  if (frame_kind_ != codec::FrameKind::stored) {
+    return frame_kind_ == codec::FrameKind::masked ? masked_.step(budget) : zero_.step(budget);
+  }
+  const size_t n = std::min(budget, stored_.size());
+  std::memcpy(dst_.data() + at_ + length_ - stored_.size(), stored_.data(), n);
+  stored_ = stored_.subspan(n);
+  return stored_.empty() ? Decoding::done : Decoding::more;
+}
+
+Decoding MessageDecoder::step(size_t* budget) {
+  while (state_ == Decoding::more && *budget > 0) {
+    if (!open_) {
+      if (read_ == in_.size()) {
+        return state_ = Decoding::done;
+      }
+      if (!begin_frame()) {
+        return state_ = Decoding::corrupt;
+      }
+      continue;
+    }
+    const size_t asked = *budget;
+    const Decoding result = step_frame(asked);
+    *budget -= std::min(asked, length_);
+    if (result == Decoding::corrupt) {
+      return state_ = corrupt("its payload and its header do not fit together");
+    }
+    if (result == Decoding::done) {
+      at_ += length_;
+      open_ = false;
+    }
+  }
+  return state_;
+}
+
+}  // namespace prunex::nccl

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "plugin/base/copy.h"
+#include "plugin/nccl/net/comm.h"
+#include "plugin/nccl/status.h"
+
+namespace prunex::nccl {
+
+RecvComm::RecvComm(Link link) : NetComm(kTag, std::move(link)) {
+  for (Recv& r : recvs_) {
+    r.owner = this;
+  }
+}
+
+int RecvComm::irecv(void* data, size_t bytes, bool polled, void** request) {
+  *request = nullptr;
+  if (status_ != kSuccess) {
+    return status_;
+  }
+  const auto free =
+      std::find_if(recvs_.begin(), recvs_.end(), [](const Recv& r) { return !r.used; });
+  if (free == recvs_.end()) {
+    return kSuccess;  // again
+  }
+  Recv& r = *free;
+  r.data = static_cast<std::byte*>(data);
+  r.capacity = bytes;
+  r.polled = polled;
+  r.bytes = 0;
+  r.stage = Stage::posted;
+  const transport::Io io = connection().irecv(r.data, r.capacity, nullptr, &r.ticket, &r);
+  if (io == transport::Io::failed) {
+    return broken_connection();
+  }
+  if (io == transport::Io::again) {
+    return kSuccess;
+  }
+  r.used = true;
+  posted_.push(&r);
+  *request = static_cast<Request*>(&r);
+  return kSuccess;
+}
+
+// The encoded form is shorter than the message, but for headers and a mask.
+void* RecvComm::Recv::room(size_t bytes_wanted) {
+  if (bytes_wanted > std::min(capacity, kMostEncoded) + kSideSlack) {
+    return nullptr;
+  }
+  side = static_cast<RecvComm*>(owner)->buffers_.take(bytes_wanted);
+  side_bytes = bytes_wanted;
+  return side.memory.get();
+}
+
+int RecvComm::test(Request& request, int* done, int* bytes) {
+  Recv& r = static_cast<Recv&>(request);
+  *done = 0;
+  if (r.stage != Stage::done && pump() != kSuccess) {
+    return status_;
+  }
+  if (r.stage == Stage::done) {
+    *done = 1;
+    if (bytes != nullptr) {
+      bytes[0] = static_cast<int>(std::min<size_t>(r.bytes, INT32_MAX));
+    }
+    r.used = false;
+  }
+  return kSuccess;
+}
+
+int RecvComm::pump() {
+  if (status_ != kSuccess) {
+    return status_;
+  }
+  if (const int status = arrive(); status != kSuccess) {
+    return status;
+  }
+  size_t budget = kCallBudget;
+  return decode(&budget);
+}
+
+int RecvComm::arrive() {
+  size_t left = kCallBudget;
+  while (!posted_.empty()) {
+    Recv& r = *posted_.front();
+    size_t bytes = 0;
+    transport::Mark mark = 0;
+    const transport::Io io = connection().test(r.ticket, &bytes, &mark);
+    if (io == transport::Io::failed) {
+      return broken_connection();
+    }
+    if (io == transport::Io::again) {
+      break;
+    }
+    posted_.pop();
+    if ((mark & transport::kAside) != 0) {
+      r.stage = Stage::decoding;
+      encoded_.push(&r);
+    } else {
+      r.bytes = bytes;
+      r.stage = Stage::done;
+      KindCounts& counts = stats().received[WireKind::raw];
+      counts.messages.add(1);
+      counts.logical.add(bytes);
+      counts.wire.add(bytes);
+    }
+    if (bytes >= left) {
+      break;
+    }
+    left -= bytes;
+  }
+  return kSuccess;
+}
+
+int RecvComm::decode(size_t* budget) {
+  while (!encoded_.empty() && *budget > 0) {
+    Recv& r = *encoded_.front();
+    if (!decoding_) {
+      // A GPU that polls the buffer wants whole words in order: expand elsewhere, then copy.
+      std::span<std::byte> into{r.data, r.capacity};
+      if (r.polled) {
+        bounce_ = buffers_.take(r.capacity);
+        into = bounce_.span().first(r.capacity);
+      }
+      decoder_.begin({r.side.memory.get(), r.side_bytes}, into);
+      decoding_ = true;
+    }
+    const int64_t begin = now_ns();
+    const codec::Decoding result = decoder_.step(budget);
+    if (result == codec::Decoding::done && r.polled) {
+      copy_ascending(r.data, bounce_.memory.get(), decoder_.logical());
+    }
+    stats().received.codec_ns.add(static_cast<uint64_t>(now_ns() - begin));
+    if (result == codec::Decoding::more) {
+      continue;
+    }
+    if (result == codec::Decoding::corrupt) {
+      return broken(
+          {Code::mismatch,
+           strf("a message of %zu bytes cannot be expanded: %s; the stream was damaged, or "
+                "the two ends run different builds [%s]",
+                r.side_bytes, decoder_.fault().c_str(), connection().describe().c_str())});
+    }
+    r.bytes = decoder_.logical();
+    KindCounts& counts = stats().received[decoder_.kind()];
+    counts.messages.add(1);
+    counts.logical.add(r.bytes);
+    counts.wire.add(r.side_bytes);
+    buffers_.give(std::move(r.side));
+    buffers_.give(std::move(bounce_));
+    r.stage = Stage::done;
+    decoding_ = false;
+    encoded_.pop();
+  }
+  return kSuccess;
+}
+
+}  // namespace prunex::nccl

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "plugin/api/registry.h"
+#include "plugin/nccl/net/comm.h"
+#include "plugin/nccl/status.h"
+
+namespace prunex::nccl {
+namespace {
+
+constexpr size_t kMostEncodedInFlight = 8;  // NCCL's steps; more would only take memory
+constexpr double kDrainS = 1;
+
+}  // namespace
+
+SendComm::SendComm(Link link) : NetComm(kTag, std::move(link)) {
+  for (Send& s : sends_) {
+    s.owner = this;
+  }
+}
+
+SendComm::~SendComm() {
+  const Deadline deadline = Deadline::after(kDrainS);
+  while (status_ == kSuccess && !(waiting_.empty() && posted_.empty()) && !deadline.passed()) {
+    (void)pump();
+  }
+}
+
+int SendComm::isend(const void* data, size_t bytes, const Memory* memory, void** request) {
+  *request = nullptr;
+  if (status_ != kSuccess) {
+    return status_;
+  }
+  const auto free =
+      std::find_if(sends_.begin(), sends_.end(), [](const Send& s) { return !s.used; });
+  if (free == sends_.end()) {
+    return kSuccess;  // again
+  }
+  Send& s = *free;
+  s.used = true;
+  s.data = static_cast<const std::byte*>(data);
+  s.bytes = bytes;
+  s.protocol = protocol_of(thread_hint(&context()), memory, context().settings->fifo);
+  s.stage = Stage::undecided;
+  s.kind = WireKind::raw;
+  waiting_.push(&s);
+  *request = static_cast<Request*>(&s);
+  return pump();
+}
+
+int SendComm::test(Request& request, int* done, int* bytes) {
+  Send& s = static_cast<Send&>(request);
+  *done = 0;
+  if (s.stage != Stage::done && pump() != kSuccess) {
+    return status_;
+  }
+  if (s.stage == Stage::done) {
+    *done = 1;
+    if (bytes != nullptr) {
+      bytes[0] = static_cast<int>(std::min<size_t>(s.bytes, INT32_MAX));
+    }
+    s.used = false;
+  }
+  return kSuccess;
+}
+
+// Prepares and posts in order, hands bytes to the kernel, and frees what is gone.
+int SendComm::pump() {
+  if (status_ != kSuccess) {
+    return status_;
+  }
+  size_t budget = kCallBudget;
+  while (!waiting_.empty()) {
+    Send& s = *waiting_.front();
+    if (!prepare(s, &budget)) {
+      break;
+    }
+    const bool encoded = static_cast<bool>(s.side);
+    const transport::Io io = encoded ? connection().isend(s.side.memory.get(), s.side_bytes,
+                                                          nullptr, &s.ticket, transport::kAside)
+                                     : connection().isend(s.data, s.bytes, nullptr, &s.ticket);
+    if (io == transport::Io::failed) {
+      return broken_connection();
+    }
+    if (io == transport::Io::again) {
+      break;
+    }
+    if (encoded) {
+      encoder_.sent();
+    }
+    s.stage = Stage::posted;
+    waiting_.pop();
+    posted_.push(&s);
+  }
+  return reap();
+}
+
+int SendComm::reap() {
+  size_t left = kCallBudget;
+  while (!posted_.empty()) {
+    Send& s = *posted_.front();
+    const transport::Io io = connection().test(s.ticket, nullptr);
+    if (io == transport::Io::failed) {
+      return broken_connection();
+    }
+    if (io == transport::Io::again) {
+      break;
+    }
+    KindCounts& counts = stats().sent[s.kind];
+    const size_t wire = s.side ? s.side_bytes : s.bytes;
+    counts.messages.add(1);
+    counts.logical.add(s.bytes);
+    counts.wire.add(wire);
+    if (s.side) {
+      buffers_.give(std::move(s.side));
+      --encoded_in_flight_;
+    }
+    s.stage = Stage::done;
+    posted_.pop();
+    if (wire >= left) {
+      break;
+    }
+    left -= wire;
+  }
+  return kSuccess;
+}
+
+bool SendComm::prepare(Send& s, size_t* budget) {
+  if (s.stage == Stage::undecided) {
+    decide(s);
+  }
+  if (s.stage == Stage::encoding) {
+    return encode(s, budget);
+  }
+  return s.stage == Stage::ready;
+}
+
+// Raw is `ready`; a message that waits for a side buffer stays `undecided`.
+void SendComm::decide(Send& s) {
+  const NetMode mode = context().settings->config.net_mode;
+  if (mode == NetMode::passthrough || s.protocol == Protocol::polled || s.bytes < kLeastEncoded ||
+      s.bytes > kMostEncoded) {
+    s.stage = Stage::ready;
+    return;
+  }
+  if (encoded_in_flight_ >= kMostEncodedInFlight) {
+    return;
+  }
+  api::RangeHit hit;
+  std::optional<MaskedPiece> piece;
+  const api::Lookup found = api::Registry::instance().find_range(s.data, s.bytes, &hit);
+  if (found == api::Lookup::stale) {
+    stats().stale.add(1);
+  } else if (found == api::Lookup::hit) {
+    piece = MaskedPiece{hit.version->mask, hit.element_bytes, hit.byte_offset};
+    if (!pays_masked(*piece, s.bytes)) {
+      piece.reset();
+    }
+  }
+  if (piece) {
+    s.kind = WireKind::masked;
+    mask_counts_ = &stats().of_mask(hit.version->mask->digest, hit.version->name);
+    mask_violations_ = hit.violations;
+  } else {
+    const bool may_look = mode == NetMode::compact || backoff_.look();
+    if (!may_look) {
+      s.stage = Stage::ready;
+      return;
+    }
+    if (!codec::worth_scanning(s.data, s.bytes)) {
+      backoff_.did_not_pay();
+      s.stage = Stage::ready;
+      return;
+    }
+    s.kind = WireKind::zero_block;
+  }
+  s.side = buffers_.take(s.bytes + kSideSlack);
+  ++encoded_in_flight_;
+  encoder_.begin({s.data, s.bytes}, s.side.span(), piece);
+  s.stage = Stage::encoding;
+}
+
+bool SendComm::encode(Send& s, size_t* budget) {
+  const int64_t begin = now_ns();
+  codec::Encoding result = codec::Encoding::more;
+  while (*budget > 0 && (result = encoder_.step(budget)) == codec::Encoding::more) {
+  }
+  stats().sent.codec_ns.add(static_cast<uint64_t>(now_ns() - begin));
+  if (result == codec::Encoding::more) {
+    return false;
+  }
+  const bool masked = s.kind == WireKind::masked;
+  if (result == codec::Encoding::done) {
+    s.side_bytes = encoder_.size();
+    masked ? (void)0 : backoff_.paid();
+    if (masked) {
+      mask_counts_->messages.add(1);
+      mask_counts_->logical.add(s.bytes);
+      mask_counts_->wire.add(s.side_bytes);
+    }
+  } else {
+    if (result == codec::Encoding::violated) {
+      stats().violated.add(1);
+      mask_counts_->violated.add(1);
+      mask_violations_->fetch_add(1, std::memory_order_relaxed);
+    } else if (!masked) {
+      backoff_.did_not_pay();
+    }
+    s.kind = WireKind::raw;
+    buffers_.give(std::move(s.side));
+    --encoded_in_flight_;
+  }
+  s.stage = Stage::ready;
+  return true;
+}
+
+}  // namespace prunex::nccl
