@@ -162,6 +162,30 @@ TEST(Stream, a_peer_that_does_not_read_is_not_lost) {
   EXPECT_EQ(into, data);
 }
 
+// A stopped sender: half a message and then nothing, while its kernel answers.
+TEST(Stream, half_a_message_is_not_waited_for_beyond_the_deadline) {
+  SocketOptions options;
+  options.stall_s = 1;
+  auto transport = open(options);
+  Pair p = make_pair(*transport, *transport);
+  ASSERT_TRUE(p.a && p.b);
+  const auto data = pattern(64 << 20, 1);
+  std::vector<std::byte> into(data.size());
+  Ticket s = 0, r = 0;
+  size_t bytes = 0;
+  ASSERT_EQ(p.b->irecv(into.data(), into.size(), nullptr, &r), Io::done);
+  // Without a message there is nothing to wait for.
+  const Deadline idle = Deadline::after(2.5);
+  while (!idle.passed()) {
+    ASSERT_EQ(p.b->test(r, &bytes), Io::again) << p.b->error().text;
+  }
+  ASSERT_EQ(p.a->isend(data.data(), data.size(), nullptr, &s), Io::done);
+  ASSERT_NE(p.a->progress(), Io::failed);  // far less than all of it
+  EXPECT_EQ(finish(*p.b, nullptr, r, &bytes), Io::failed);
+  EXPECT_EQ(p.b->error().code, Code::timeout);
+  EXPECT_NE(p.b->error().text.find("of 67108864 bytes"), std::string::npos) << p.b->error().text;
+}
+
 // Stripes of a long message leave in address order, all but the last multiples of 128 bytes.
 TEST(Stream, stripes_are_multiples_of_128_bytes) {
   auto transport = open();

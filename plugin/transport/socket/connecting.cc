@@ -231,6 +231,7 @@ std::unique_ptr<Connection> SocketConnecting::finish() {
   ConnectionOptions options;
   options.first_sequence = options_.first_sequence;
   options.silence_s = options_.silence_s;
+  options.stall_s = options_.stall_s;
   return std::make_unique<SocketConnection>(std::move(streams), std::string(), options);
 }
 

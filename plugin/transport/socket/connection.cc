@@ -213,6 +213,7 @@ void SocketConnection::check_silence() {
     return;
   }
   next_check_ns_ = now + kEveryNs;
+  check_stall(now);
   for (const Stream& s : streams_) {
     if (unanswered_s(s.fd.get()) >= options_.silence_s) {
       break_with(Code::peer_lost,
@@ -220,6 +221,26 @@ void SocketConnection::check_silence() {
                       peer_.c_str(), options_.silence_s));
       return;
     }
+  }
+}
+
+void SocketConnection::check_stall(int64_t now) {
+  const RecvOp* first =
+      first_pending_ == next_receive_ ? nullptr : &receives_[order_[first_pending_ % kMaxInFlight]];
+  if (first == nullptr || !first->announced || options_.stall_s <= 0) {
+    stalled_since_ns_ = -1;
+    return;
+  }
+  if (stalled_since_ns_ < 0 || arrived_ != arrived_then_) {
+    stalled_since_ns_ = now;
+    arrived_then_ = arrived_;
+    return;
+  }
+  if (static_cast<double>(now - stalled_since_ns_) >= options_.stall_s * 1e9) {
+    break_with(Code::timeout,
+               strf("%zu of %zu bytes of a message from %s have arrived and nothing more for %g s: "
+                    "is that process stopped?",
+                    first->received, first->message, peer_.c_str(), options_.stall_s));
   }
 }
 

@@ -16,6 +16,7 @@ namespace prunex::transport {
 struct ConnectionOptions {
   uint32_t first_sequence = 0;
   double silence_s = kVanishedAfterS;
+  double stall_s = 0;
 };
 
 // Copying per progress() call and direction, bytes: the caller keeps control.
@@ -65,6 +66,7 @@ class SocketConnection final : public Connection {
   void end_of(Stream& stream, int error);
   void check_closed();
   void check_silence();
+  void check_stall(int64_t now);
   void break_with(Code code, std::string text, int sys_errno = 0);
   void drain();
   [[nodiscard]] bool outstanding() const { return unsent_ > 0 || first_pending_ != next_receive_; }
@@ -85,6 +87,9 @@ class SocketConnection final : public Connection {
   mutable bool slept_ = false;                 // poll_fds() was asked since the last progress
 
   int64_t next_check_ns_ = 0;
+  uint64_t arrived_ = 0;           // payload bytes, all messages
+  uint64_t arrived_then_ = 0;      // when the stall began
+  int64_t stalled_since_ns_ = -1;  // -1: nothing is half there
   bool failed_ = false, closed_ = false;
   Error error_;
 };

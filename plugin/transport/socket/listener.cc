@@ -187,6 +187,7 @@ std::unique_ptr<Connection> SocketListener::make_connection(const Hello& hello) 
   ConnectionOptions options;
   options.first_sequence = hello.first_sequence;
   options.silence_s = options_.silence_s;
+  options.stall_s = options_.stall_s;
   return std::make_unique<SocketConnection>(std::move(streams), std::move(text), options);
 }
 

@@ -171,6 +171,7 @@ size_t SocketConnection::place(Stream& stream, RecvOp& op, size_t budget, Intake
     stream.done += got;
   }
   op.received += stream.done - before_this;
+  arrived_ += stream.done - before_this;
   return stream.done - before_this;
 }
 

@@ -20,7 +20,8 @@ struct SocketOptions {
   int recv_buffer = 0;
   double stray_timeout_s = 10;  // a caller that has not introduced itself by then is dropped
   double silence_s =
-      kVanishedAfterS;          // no acknowledgement for so long while data are out: peer lost
+      kVanishedAfterS;  // no acknowledgement for so long while data are out: peer lost
+  double stall_s = 0;   // a message that began to arrive goes on within so long; 0: whenever
   uint32_t first_sequence = 0;  // tests start near the wrap; said by the connecting end
 };
 
