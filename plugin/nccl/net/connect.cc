@@ -8,17 +8,10 @@
 
 #include "plugin/base/address.h"
 #include "plugin/base/log.h"
-#include "plugin/transport/bytes.h"
-#include "plugin/transport/handle.h"
 #include "plugin/transport/socket/socket.h"
 
 namespace prunex::nccl {
 namespace {
-
-constexpr uint32_t kHandleMagic = 0x4E58'5250;  // "PRXN"
-constexpr size_t kPrefixBytes = 8;
-constexpr uint32_t kHelloMagic = 0x4858'5250;  // "PRXH"
-constexpr size_t kHelloBytes = 8;
 
 Result<std::shared_ptr<transport::Transport>> open_transport(const Context& context, int device) {
   const Settings& settings = *context.settings;
@@ -29,6 +22,7 @@ Result<std::shared_ptr<transport::Transport>> open_transport(const Context& cont
   transport::SocketOptions options;
   options.address = settings.devices[static_cast<size_t>(device)].address;
   options.streams = settings.config.streams;
+  options.stall_s = settings.config.timeout_s;
   auto ports = parse_port_range(settings.config.port_range);
   if (!ports) {
     return tl::unexpected(ports.error());
@@ -84,81 +78,6 @@ Result<std::shared_ptr<Making>> begin(const std::shared_ptr<Context>& context, i
 }
 
 }  // namespace
-
-Result<> write_handle(std::string_view transport_handle, std::span<std::byte, kHandleBytes> out) {
-  if (transport_handle.size() > kHandleBytes - kPrefixBytes) {
-    return fail(Code::internal, strf("a transport's handle of %zu bytes does not fit into %zu",
-                                     transport_handle.size(), kHandleBytes - kPrefixBytes));
-  }
-  std::fill(out.begin(), out.end(), std::byte{0});
-  transport::Writer(out)
-      .put(kHandleMagic)
-      .put(kNetVersion)
-      .put(static_cast<uint8_t>(transport_handle.size()))
-      .put(uint8_t{0})
-      .put(std::as_bytes(std::span(transport_handle)));
-  return {};
-}
-
-Result<std::string> read_handle(std::span<const std::byte, kHandleBytes> handle) {
-  transport::Reader in(handle);
-  const auto magic = in.get<uint32_t>();
-  const auto version = in.get<uint16_t>();
-  const auto length = in.get<uint8_t>();
-  if (magic != kHandleMagic) {
-    return fail(
-        Code::mismatch,
-        strf("the peer's handle is not PruneX's (it begins with %#010x): all ranks must run "
-             "with NCCL_NET_PLUGIN=prunex; NCCL_NET=PRUNEX makes a rank fail where it would "
-             "fall back to another network",
-             magic));
-  }
-  if (version != kNetVersion) {
-    return fail(Code::mismatch,
-                strf("the peer's plugin speaks version %u, this one version %u: install the same "
-                     "release of PruneX on all nodes",
-                     unsigned{version}, unsigned{kNetVersion}));
-  }
-  if (length == 0 || length > kHandleBytes - kPrefixBytes) {
-    return fail(Code::mismatch,
-                strf("the peer's handle is damaged: it holds %u bytes of at most %zu",
-                     unsigned{length}, kHandleBytes - kPrefixBytes));
-  }
-  std::string out(length, '\0');
-  std::memcpy(out.data(), handle.data() + kPrefixBytes, length);
-  return out;
-}
-
-std::string encode(const NetHello& hello) {
-  std::array<std::byte, kHelloBytes> bytes{};
-  transport::Writer(bytes)
-      .put(kHelloMagic)
-      .put(hello.version)
-      .put(hello.transport)
-      .put(hello.rails);
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-Result<NetHello> decode_net_hello(std::string_view bytes) {
-  transport::Reader in(std::as_bytes(std::span(bytes)));
-  NetHello out;
-  const auto magic = in.get<uint32_t>();
-  out.version = in.get<uint16_t>();
-  out.transport = in.get<uint8_t>();
-  out.rails = in.get<uint8_t>();
-  if (!in.ok() || magic != kHelloMagic) {
-    return fail(Code::mismatch, strf("a caller of %zu bytes is no PruneX plugin", bytes.size()));
-  }
-  if (out.version != kNetVersion || out.transport != 1 || out.rails != 1) {
-    return fail(Code::mismatch,
-                strf("a peer's plugin speaks version %u over transport %u with %u rails, this one "
-                     "version %u over transport 1 with 1 rail: install the same release of PruneX "
-                     "on all nodes",
-                     unsigned{out.version}, unsigned{out.transport}, unsigned{out.rails},
-                     unsigned{kNetVersion}));
-  }
-  return out;
-}
 
 Result<std::unique_ptr<ListenComm>> listen(std::shared_ptr<Context> context, int device,
                                            std::span<std::byte, kHandleBytes> handle) {

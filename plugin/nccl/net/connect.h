@@ -1,38 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// How two ends find each other: listening, the 128 bytes that NCCL carries to the other side, and
-// connections in the making. NCCL calls connect() and accept() again and again until there is a
-// comm, from its service thread.
+// How two ends find each other: listening, and connections in the making. NCCL calls connect() and
+// accept() again and again until there is a comm, from its service thread.
 #pragma once
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
-#include <string_view>
 
 #include "plugin/nccl/net/comm.h"
+#include "plugin/nccl/net/handle.h"
 #include "plugin/transport/transport.h"
 
 namespace prunex::nccl {
-
-// Of the plugin; the transport's handle behind it has a version and a cookie of its own.
-inline constexpr uint16_t kNetVersion = 1;
-
-// magic u32, version u16, transport handle's length u8, 0 u8, the handle, zeros.
-[[nodiscard]] Result<> write_handle(std::string_view transport_handle,
-                                    std::span<std::byte, kHandleBytes> out);
-// What the transport's connect() wants. Never trusts the bytes.
-[[nodiscard]] Result<std::string> read_handle(std::span<const std::byte, kHandleBytes> handle);
-
-// Said by the connecting side and looked at by the accepting one.
-struct NetHello {
-  uint16_t version = kNetVersion;
-  uint8_t transport = 1;  // as transport::HandleKind
-  uint8_t rails = 1;
-};
-[[nodiscard]] std::string encode(const NetHello& hello);
-[[nodiscard]] Result<NetHello> decode_net_hello(std::string_view bytes);
 
 struct ListenComm : Object {
   static constexpr Tag kTag = Tag::listen;
