@@ -43,29 +43,33 @@ void add_rows(CompiledMask& mask, uint64_t offset, uint64_t rows, int32_t patter
                          .pattern = pattern});
 }
 
-// Counts, and the digest of the kept positions whatever the panels that hold them.
-void finish(CompiledMask& mask) {
-  std::vector<uint64_t> sets(mask.patterns.size());
-  std::ranges::transform(mask.patterns, sets.begin(),
-                         [](const Pattern& pattern) { return hash_bits(pattern.bits); });
-  uint64_t positions = 0;
-  for (Panel& panel : mask.panels) {
-    panel.kept_before = mask.kept;
-    uint64_t hash = 0;
-    if (panel.pattern < 0) {
-      mask.kept += panel.columns;
-      hash = hash_run(panel.offset, panel.columns);
-    } else {
-      const auto p = static_cast<size_t>(panel.pattern);
-      mask.kept += panel.rows * mask.patterns[p].kept;
-      hash = hash_rows(sets[p], panel.offset, panel.rows, panel.row_stride);
-    }
-    positions = hash_add(positions, hash);
-  }
-  mask.digest = Digest().add(mask.count).add(mask.kept).add(positions).value();
+}  // namespace
+
+void MaskSums::add(const Pattern& pattern) {
+  sets_.push_back({pattern.kept, hash_bits(pattern.bits)});
 }
 
-}  // namespace
+void MaskSums::add(Panel& panel) {
+  panel.kept_before = kept_;
+  uint64_t hash = 0;
+  if (panel.pattern >= 0) {
+    const Set& set = sets_[static_cast<size_t>(panel.pattern)];
+    kept_ += panel.rows * set.kept;
+    hash = hash_rows(set.hash, panel.offset, panel.rows, panel.row_stride);
+  } else if (panel.rows == 1) {
+    kept_ += panel.columns;
+    hash = hash_run(panel.offset, panel.columns);
+  } else {
+    kept_ += panel.rows * panel.columns;
+    hash = hash_rows(hash_run(0, panel.columns), panel.offset, panel.rows, panel.row_stride);
+  }
+  positions_ = hash_add(positions_, hash);
+}
+
+void MaskSums::finish(CompiledMask& mask) const {
+  mask.kept = kept_;
+  mask.digest = Digest().add(mask.count).add(kept_).add(positions_).value();
+}
 
 int64_t MaskRows::intern(std::vector<uint64_t> bits) {
   const uint64_t kept = count_bits(bits);
@@ -129,7 +133,10 @@ CompiledMask MaskRows::compile() && {
   } else {
     emit_bitmap(mask);
   }
-  finish(mask);
+  MaskSums sums;
+  std::ranges::for_each(mask.patterns, [&](const Pattern& pattern) { sums.add(pattern); });
+  std::ranges::for_each(mask.panels, [&](Panel& panel) { sums.add(panel); });
+  sums.finish(mask);
   return mask;
 }
 

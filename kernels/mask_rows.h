@@ -10,6 +10,22 @@
 
 namespace prunex {
 
+// What a mask keeps in numbers: counts, and the digest of the kept positions, whatever the panels
+// that hold them.
+class MaskSums {
+ public:
+  void add(const Pattern& pattern);       // all of them first, in the order of their numbers
+  void add(Panel& panel);                 // ascending; sets its kept_before
+  void finish(CompiledMask& mask) const;  // sets kept and digest from count and what was added
+
+ private:
+  struct Set {
+    uint64_t kept, hash;
+  };
+  std::vector<Set> sets_;
+  uint64_t kept_ = 0, positions_ = 0;
+};
+
 class MaskRows {
  public:
   static constexpr int64_t kAll = -1;
