@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "plugin/nccl/codec/mask_wire.h"
-
 namespace prunex::nccl {
 namespace {
 
@@ -42,36 +40,55 @@ void MessageEncoder::begin(std::span<const std::byte> src, std::span<std::byte> 
   limit_ = codec::paying_size(src.size());
   open_ = defines_ = false;
   state_ = Encoding::more;
-  if (piece_ && !define_mask()) {
-    state_ = Encoding::does_not_pay;
+  if (piece_) {
+    define_mask();
   }
 }
 
-// The mask goes before the first message that needs it. false: it is too long.
-bool MessageEncoder::define_mask() {
-  const uint64_t digest = piece_->mask->digest;
+std::optional<uint32_t> MessageEncoder::slot_of(uint64_t digest) const {
   for (uint32_t i = 0; i < slots_.size(); ++i) {
     if (slot_used_[i] && slots_[i] == digest) {
-      slot_ = i;
-      return true;
+      return i;
     }
   }
-  slot_ = next_slot_;
-  const auto bytes = codec::encode_mask(*piece_->mask, room_.subspan(codec::kFrameBytes));
-  if (!bytes) {
-    return false;
+  return std::nullopt;
+}
+
+bool MessageEncoder::carries(const CompiledMask& mask) {
+  if (slot_of(mask.digest)) {
+    return true;
   }
+  if (!looked_ || defined_digest_ != mask.digest) {
+    definition_ = codec::encode_mask(mask);
+    defined_digest_ = mask.digest;
+    looked_ = true;
+  }
+  return definition_.has_value();
+}
+
+// The mask goes before the first message that needs it.
+void MessageEncoder::define_mask() {
+  const uint64_t digest = piece_->mask->digest;
+  if (const auto known = slot_of(digest)) {
+    slot_ = *known;
+    return;
+  }
+  if (!carries(*piece_->mask)) {
+    state_ = Encoding::does_not_pay;
+    return;
+  }
+  slot_ = next_slot_;
   codec::FrameHeader header;
   header.kind = codec::FrameKind::mask_definition;
-  header.payload = static_cast<uint32_t>(*bytes);
+  header.payload = static_cast<uint32_t>(definition_->size());
   header.slot = slot_;
   header.element_size = static_cast<uint8_t>(piece_->element_size);
   header.mask_digest = digest;
   codec::encode(header, room_.first<codec::kFrameBytes>());
-  size_ = padded(codec::kFrameBytes + *bytes);
+  std::memcpy(room_.data() + codec::kFrameBytes, definition_->data(), definition_->size());
+  size_ = padded(codec::kFrameBytes + definition_->size());
   limit_ += size_;  // sent once: not this message's to pay for
   defines_ = true;
-  return true;
 }
 
 void MessageEncoder::sent() {
@@ -182,60 +199,63 @@ Decoding MessageDecoder::corrupt(std::string why) {
   return Decoding::corrupt;
 }
 
-bool MessageDecoder::take_mask(const codec::FrameHeader& header,
-                               std::span<const std::byte> payload) {
-  auto mask = codec::decode_mask(payload, header.mask_digest);
-  if (!mask) {
-    (void)corrupt(mask.error().text);
-    return false;
-  }
-  masks_[header.slot] = {std::make_shared<const CompiledMask>(std::move(*mask)),
-                         header.element_size};
-  return true;
-}
-
-// false: state_ is corrupt.
+// false: it is corrupt.
 bool MessageDecoder::begin_frame() {
-  codec::FrameHeader header;
-  size_t length = 0;
-  const codec::FrameStatus status = codec::decode_first(in_.subspan(read_), &header, &length);
+  size_t bytes = 0;
+  const codec::FrameStatus status = codec::decode_first(in_.subspan(read_), &frame_, &bytes);
   if (status != codec::FrameStatus::ok) {
     (void)corrupt(strf("frame at byte %zu: %s", read_, codec::text_of(status)));
     return false;
   }
-  const auto payload = in_.subspan(read_ + codec::kFrameBytes, header.payload);
-  read_ = std::min(in_.size(), padded(read_ + length));
-  if (header.kind == codec::FrameKind::mask_definition) {
-    return take_mask(header, payload);
-  }
+  const auto payload = in_.subspan(read_ + codec::kFrameBytes, frame_.payload);
   const auto dst = dst_.subspan(at_);
-  length_ = header.logical;
+  read_ = std::min(in_.size(), padded(read_ + bytes));
+  length_ = frame_.logical;
   if (length_ > dst.size()) {
     (void)corrupt(strf("it is longer than the receive of %zu bytes", dst_.size()));
     return false;
   }
-  frame_kind_ = header.kind;
-  if (frame_kind_ == codec::FrameKind::stored) {
-    stored_ = payload;
-  } else if (frame_kind_ == codec::FrameKind::masked) {
-    const Held& held = masks_[header.slot];
-    if (held.mask == nullptr || held.mask->digest != header.mask_digest ||
-        held.element_size != header.element_size) {
-      (void)corrupt(strf("it uses the mask in slot %u, which holds another one", header.slot));
-      return false;
-    }
-    kind_ = WireKind::masked;
-    masked_.begin(*held.mask, held.element_size, header.offset, payload, dst.data(), length_);
-  } else {
-    zero_.begin(payload, length_, dst.data(), dst.size());
+  const Held& held = masks_[frame_.slot];
+  switch (frame_.kind) {
+    case codec::FrameKind::stored:
+      stored_ = payload;
+      break;
+    case codec::FrameKind::zero_block:
+      zero_.begin(payload, length_, dst.data(), dst.size());
+      break;
+    case codec::FrameKind::masked:
+      if (held.mask == nullptr || held.mask->digest != frame_.mask_digest ||
+          held.element_size != frame_.element_size) {
+        (void)corrupt(strf("it uses the mask in slot %u, which holds another one", frame_.slot));
+        return false;
+      }
+      kind_ = WireKind::masked;
+      masked_.begin(*held.mask, held.element_size, frame_.offset, payload, dst.data(), length_);
+      break;
+    case codec::FrameKind::mask_definition:
+      definition_.begin(payload, frame_.mask_digest);
+      break;
   }
   open_ = true;
   return true;
 }
 
 Decoding MessageDecoder::step_frame(size_t budget) {
-  if (frame_kind_ != codec::FrameKind::stored) {
-    return frame_kind_ == codec::FrameKind::masked ? masked_.step(budget) : zero_.step(budget);
+  switch (frame_.kind) {
+    case codec::FrameKind::zero_block:
+      return zero_.step(budget);
+    case codec::FrameKind::masked:
+      return masked_.step(budget);
+    case codec::FrameKind::mask_definition: {
+      const Decoding result = definition_.step(budget);
+      if (result == Decoding::done) {
+        masks_[frame_.slot] = {std::make_shared<const CompiledMask>(definition_.take()),
+                               frame_.element_size};
+      }
+      return result;
+    }
+    case codec::FrameKind::stored:
+      break;
   }
   const size_t n = std::min(budget, stored_.size());
   std::memcpy(dst_.data() + at_ + length_ - stored_.size(), stored_.data(), n);
@@ -256,9 +276,11 @@ Decoding MessageDecoder::step(size_t* budget) {
     }
     const size_t asked = *budget;
     const Decoding result = step_frame(asked);
-    *budget -= std::min(asked, length_);
+    *budget -= std::min(asked, std::max<size_t>(length_, frame_.payload));
     if (result == Decoding::corrupt) {
-      return state_ = corrupt("its payload and its header do not fit together");
+      return state_ = corrupt(frame_.kind == codec::FrameKind::mask_definition
+                                  ? definition_.fault()
+                                  : "its payload and its header do not fit together");
     }
     if (result == Decoding::done) {
       at_ += length_;

@@ -10,10 +10,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/mask.h"
 #include "plugin/base/result.h"
 #include "plugin/nccl/codec/frame.h"
+#include "plugin/nccl/codec/mask_wire.h"
 #include "plugin/nccl/codec/masked.h"
 #include "plugin/nccl/codec/step.h"
 #include "plugin/nccl/codec/zero_block.h"
@@ -60,7 +62,11 @@ struct MaskedPiece {
 
 class MessageEncoder {
  public:
-  // src and room stay until the last step. Without a piece, zero blocks are left out.
+  // Whether a mask can cross this connection: one that takes too many bytes cannot.
+  [[nodiscard]] bool carries(const CompiledMask& mask);
+
+  // src and room stay until the last step; a piece's mask is one that carries() accepted. Without a
+  // piece, zero blocks are left out.
   void begin(std::span<const std::byte> src, std::span<std::byte> room,
              const std::optional<MaskedPiece>& piece);
   // Handles up to *budget bytes and takes them off it.
@@ -73,7 +79,8 @@ class MessageEncoder {
   bool begin_frame();
   [[nodiscard]] codec::Encoding step_frame(size_t budget);
   [[nodiscard]] codec::Encoding store(size_t budget);
-  bool define_mask();
+  [[nodiscard]] std::optional<uint32_t> slot_of(uint64_t digest) const;
+  void define_mask();
   [[nodiscard]] codec::Encoding end_frame();
 
   std::span<const std::byte> src_;
@@ -93,6 +100,10 @@ class MessageEncoder {
   std::array<bool, codec::kMaxMaskSlots> slot_used_{};
   uint32_t next_slot_ = 0, slot_ = 0;
   bool defines_ = false;  // this message brings its mask
+  // The last mask that carries() looked at: its bytes, none when it is too long.
+  std::optional<std::vector<std::byte>> definition_;
+  uint64_t defined_digest_ = 0;
+  bool looked_ = false;
 };
 
 class MessageDecoder {
@@ -106,8 +117,6 @@ class MessageDecoder {
 
  private:
   [[nodiscard]] bool begin_frame();
-  [[nodiscard]] bool take_mask(const codec::FrameHeader& header,
-                               std::span<const std::byte> payload);
   codec::Decoding corrupt(std::string why);
 
   std::span<const std::byte> in_;
@@ -116,13 +125,14 @@ class MessageDecoder {
 
   size_t read_ = 0, at_ = 0, length_ = 0;
   bool open_ = false;
-  codec::FrameKind frame_kind_ = codec::FrameKind::stored;
+  codec::FrameHeader frame_;           // the one that is open
   std::span<const std::byte> stored_;  // what is left of a stored frame
   WireKind kind_ = WireKind::zero_block;
   codec::Decoding state_ = codec::Decoding::corrupt;
   std::string fault_;
   codec::ZeroBlockDecoder zero_;
   codec::MaskedDecoder masked_;
+  codec::MaskDefinitionDecoder definition_;
   struct Held {
     std::shared_ptr<const CompiledMask> mask;
     size_t element_size = 0;

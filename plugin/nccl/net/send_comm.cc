@@ -153,7 +153,7 @@ void SendComm::decide(Send& s) {
     stats().stale.add(1);
   } else if (found == api::Lookup::hit) {
     piece = MaskedPiece{hit.version->mask, hit.element_bytes, hit.byte_offset};
-    if (!pays_masked(*piece, s.bytes)) {
+    if (!pays_masked(*piece, s.bytes) || !encoder_.carries(*piece->mask)) {
       piece.reset();
     }
   }
