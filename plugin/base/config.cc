@@ -214,6 +214,25 @@ const char* parse_tuner(std::string_view text, Config& out) {
   return parse_choice(text, kChoices, &out.tuner);
 }
 
+const char* parse_pacing(std::string_view text, Config& out) {
+  double value = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, ec] = std::from_chars(text.data(), last, value);
+  constexpr std::array<std::pair<std::string_view, double>, 3> kUnits{
+      {{"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}}};
+  double unit = 0;
+  const std::string_view rest(end, static_cast<size_t>(last - end));
+  if (ec != std::errc() || parse_choice(rest, kUnits, &unit) != kOk) {
+    return kNotInRange;
+  }
+  constexpr double kLeast = 8e3, kMost = 1e12;  // a byte per millisecond; beyond any link
+  if (!(value * unit >= kLeast && value * unit <= kMost)) {
+    return kNotInRange;
+  }
+  out.pacing_bit_s = static_cast<uint64_t>(value * unit);
+  return kOk;
+}
+
 // The order is that of the documentation.
 constexpr Row kTable[] = {
     {{"PRUNEX_ROOT", "where rank 0 listens and the other ranks find it", "host:port or [IPv6]:port",
@@ -275,6 +294,11 @@ constexpr Row kTable[] = {
     {{"PRUNEX_TUNER", "what NCCL shall prefer for large messages; equal on all ranks",
       "off|simple|collnet", "off", nullptr},
      parse_tuner},
+    {{"PRUNEX_PACING_RATE",
+      "rate limit of what a leader sends to other nodes, as if its link were that slow: its "
+      "connections share it; unset: as fast as the network goes",
+      "8kbit to 1000gbit, such as 200mbit or 2.5gbit", "", nullptr},
+     parse_pacing},
 };
 constexpr size_t kRows = std::size(kTable);
 

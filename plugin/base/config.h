@@ -39,8 +39,9 @@ struct Config {
   Family family = Family::any;  // PRUNEX_SOCKET_FAMILY (NCCL_SOCKET_FAMILY)
   NetMode net_mode = NetMode::automatic;  // PRUNEX_NET_MODE=auto|compact|passthrough
   std::string metrics_file;               // PRUNEX_METRICS_FILE: Prometheus text; empty: none
-  std::string algorithm;     // PRUNEX_ALGORITHM=auto|exchange|scatter; empty or auto: by the table
-  Tuner tuner = Tuner::off;  // PRUNEX_TUNER=off|simple|collnet: what to make NCCL prefer
+  std::string algorithm;      // PRUNEX_ALGORITHM=auto|exchange|scatter; empty or auto: by the table
+  Tuner tuner = Tuner::off;   // PRUNEX_TUNER=off|simple|collnet: what to make NCCL prefer
+  uint64_t pacing_bit_s = 0;  // PRUNEX_PACING_RATE: of a node's link, each direction; 0: as it is
 };
 
 struct ConfigRow {   // one variable, for `prunex info` and the README

@@ -295,6 +295,7 @@ Result<> Comm::connect_leaders(const std::vector<topo::RankFacts>& facts, bool& 
         options.ports = *range;
       }
       options.streams = options_.config.streams;
+      options.pacing_rate = connection_rate(options_.config.pacing_bit_s, world.nodes.size());
       auto network = transport::open_socket_transport(options);
       if (network) {
         networks_[rail] = std::move(*network);

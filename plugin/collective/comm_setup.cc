@@ -89,6 +89,19 @@ uint64_t choice_digest(const topo::World& world, const Tuning& t) {
       .value();
 }
 
+uint64_t connection_rate(uint64_t link_bit_s, size_t nodes) {
+  if (link_bit_s == 0 || nodes < 2) {
+    return 0;
+  }
+  // Every algorithm sends each peer the same share. Two nodes move their data on one connection
+  // (the exchange). With more, large calls go by scatter, whose partial sums and results are under
+  // way at the same time, on two connections and as many bytes on each. So nothing is faster than
+  // the link, except averages of fp16 and integers on two nodes: their partial sums are wider, so
+  // they are scattered there too, and take two thirds of the link's time.
+  const uint64_t peers = nodes - 1, busy = nodes > 2 ? 2 : 1;
+  return std::max<uint64_t>(link_bit_s / 8 / peers / busy, 1);
+}
+
 Result<topo::RankFacts> own_facts(const Config& config) {
   auto nics = usable_nics(config);
   if (!nics) {

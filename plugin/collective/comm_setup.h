@@ -16,6 +16,9 @@ namespace prunex::collective {
 [[nodiscard]] NodeShape shape_of(const topo::World& world, size_t node, const Tuning& tuning);
 // Of everything that makes ranks choose; compared when a communicator is created.
 [[nodiscard]] uint64_t choice_digest(const topo::World& world, const Tuning& tuning);
+// Bytes per second at which one connection between leaders may send, so that all of a leader
+// together come to the rate of its link. 0: no limit.
+[[nodiscard]] uint64_t connection_rate(uint64_t link_bit_s, size_t nodes);
 [[nodiscard]] Result<topo::RankFacts> own_facts(const Config& config);
 
 }  // namespace prunex::collective

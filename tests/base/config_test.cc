@@ -115,6 +115,11 @@ TEST(Config, values_that_are_allowed) {
   EXPECT_EQ(good({{"PRUNEX_ISA", "avx512"}}).isa, Isa::avx512);
   EXPECT_EQ(good({{"PRUNEX_RAILS", "2"}}).rails, 2);
   EXPECT_EQ(good({{"PRUNEX_STREAMS", "4"}}).streams, 4);
+  EXPECT_EQ(good({}).pacing_bit_s, 0u);
+  EXPECT_EQ(good({{"PRUNEX_PACING_RATE", "200mbit"}}).pacing_bit_s, 200'000'000u);
+  EXPECT_EQ(good({{"PRUNEX_PACING_RATE", "2.5Gbit"}}).pacing_bit_s, 2'500'000'000u);
+  EXPECT_EQ(good({{"PRUNEX_PACING_RATE", "8kbit"}}).pacing_bit_s, 8'000u);
+  EXPECT_EQ(good({{"PRUNEX_PACING_RATE", "1000gbit"}}).pacing_bit_s, 1'000'000'000'000u);
   EXPECT_EQ(good({{"PRUNEX_CHUNK_BYTES", "65536"}}).chunk_bytes, 65536);
   EXPECT_EQ(good({{"PRUNEX_CHUNK_BYTES", "512K"}}).chunk_bytes, 512 << 10);
   EXPECT_EQ(good({{"PRUNEX_CHUNK_BYTES", "1M"}}).chunk_bytes, 1 << 20);
@@ -126,7 +131,7 @@ TEST(Config, junk_is_an_error_with_name_value_and_range) {
       {"PRUNEX_TIMEOUT", "0"},       {"PRUNEX_DEBUG", "LOUD"},     {"PRUNEX_ROOT", "node7"},
       {"PRUNEX_SOCKET_IFNAME", "^"}, {"PRUNEX_PORT_RANGE", "9-8"}, {"PRUNEX_ON_MISMATCH", "ignore"},
       {"PRUNEX_ISA", "sse"},         {"PRUNEX_RAILS", "65"},       {"PRUNEX_STREAMS", "2.5"},
-      {"PRUNEX_CHUNK_BYTES", "100"}, {"PRUNEX_ALGORITHM", "tree"}};
+      {"PRUNEX_CHUNK_BYTES", "100"}, {"PRUNEX_ALGORITHM", "tree"}, {"PRUNEX_PACING_RATE", "fast"}};
   for (const ConfigRow& row : config_table()) {
     const auto bad = junk.find(row.name);
     if (bad == junk.end()) {
@@ -149,6 +154,13 @@ TEST(Config, numbers_are_taken_whole_or_not_at_all) {
   }
   for (const char* text : {"2G", "4095", "3", "3K", "9999999999G", "K", "1KK", "1T"}) {
     EXPECT_FALSE(load({{"PRUNEX_CHUNK_BYTES", text}})) << text;
+  }
+}
+
+TEST(Config, rates_have_a_unit_and_bounds) {
+  for (const char* text : {"1000000", "1mbits", "1m", "-1mbit", "nanmbit", "infgbit", "mbit",
+                           "1 mbit", "0mbit", "7kbit", "1001gbit", "1,5gbit"}) {
+    EXPECT_FALSE(load({{"PRUNEX_PACING_RATE", text}})) << text;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <random>
 #include <tuple>
 
+#include "plugin/collective/comm_setup.h"
 #include "plugin/collective/plan.h"
 
 namespace prunex::collective {
@@ -66,6 +67,23 @@ void check_matching(const topo::World& world, const PlanRequest& request, const 
     EXPECT_EQ(at, request.elements);
   }
   EXPECT_EQ(sent, received);
+}
+
+// All that a leader sends in a call, over the rates of the connections it goes by, is never less
+// than the same bytes over the link's rate, and equal for the calls that a link matters to.
+TEST(Pacing, connections_of_a_leader_come_to_the_rate_of_its_link) {
+  EXPECT_EQ(connection_rate(0, 2), 0u);
+  EXPECT_EQ(connection_rate(8'000'000, 1), 0u);
+  constexpr uint64_t kLink = 8'000'000'000, kBytes = kLink / 8, kElements = 240'000'000;
+  for (const size_t nodes : {2, 3, 4, 5, 8}) {
+    const Traffic traffic{nodes, 4, 4};
+    const Algorithm a = choose_algorithm(Tuning{}, traffic, kElements);
+    const uint64_t connections = (nodes - 1) * (a == Algorithm::scatter ? 2 : 1);
+    const double all = static_cast<double>(wire_bytes(a, traffic, kElements));
+    const double paced =
+        all / static_cast<double>(connections) / static_cast<double>(connection_rate(kLink, nodes));
+    EXPECT_NEAR(paced, all / static_cast<double>(kBytes), 1e-6) << nodes;
+  }
 }
 
 TEST(Plan, EverySendHasItsReceive) {

@@ -3,6 +3,7 @@
 #include "plugin/transport/socket/socket.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include "tests/transport/pair.h"
 #include "tests/transport/raw.h"
@@ -69,6 +70,37 @@ TEST(Socket, strangers_are_dropped_and_never_an_error) {
   }
   ASSERT_TRUE(p.a && p.b);
   EXPECT_EQ(p.b->hello(), "friend");
+}
+
+// How many TCP sockets of this process the kernel paces at this rate.
+int paced_at(uint64_t bytes_per_s) {
+  int found = 0;
+  for (int fd = 3; fd < 1024; ++fd) {
+    uint64_t rate = 0;
+    socklen_t length = sizeof rate;
+    if (::getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &length) == 0) {
+      found += rate == bytes_per_s ? 1 : 0;
+    }
+  }
+  return found;
+}
+
+TEST(Socket, a_rate_is_shared_by_the_streams_at_both_ends) {
+  SocketOptions options;
+  options.streams = 4;
+  options.pacing_rate = 400'000'000;
+  auto transport = open_socket_transport(options);
+  if (!transport) {
+    GTEST_SKIP() << transport.error().text;
+  }
+  const Pair paced = make_pair(**transport, **transport);
+  ASSERT_TRUE(paced.a && paced.b);
+  EXPECT_EQ(paced_at(100'000'000), 8);
+  options.pacing_rate = 0;
+  auto free = open(options);
+  const Pair unpaced = make_pair(*free, *free);
+  ASSERT_TRUE(unpaced.a && unpaced.b);
+  EXPECT_EQ(paced_at(100'000'000), 8) << "nobody else is slowed";
 }
 
 TEST(Socket, a_silent_stranger_delays_nobody) {

@@ -157,7 +157,7 @@ Result<> SocketConnecting::introduce(Leg& leg, size_t index) {
   const auto fixed = encode(hello);
   std::memcpy(bytes.data(), fixed.data(), fixed.size());
   std::memcpy(bytes.data() + fixed.size(), hello_.data(), hello_.size());
-  tune_for_data(leg.fd.get(), options_);
+  tune_for_data(leg.fd.get(), options_, streams_);
   // A new socket takes a few hundred bytes at once.
   const size_t all = fixed.size() + hello_.size();
   const Moved sent = send_some(leg.fd.get(), std::span(bytes).first(all));

@@ -176,7 +176,7 @@ std::unique_ptr<Connection> SocketListener::make_connection(const Hello& hello) 
       text.assign(reinterpret_cast<const char*>(c->bytes.data()) + kHelloBytes,
                   c->hello.text_bytes);
     }
-    tune_for_data(c->fd.get(), options_);
+    tune_for_data(c->fd.get(), options_, hello.streams);
     alive = send_some(c->fd.get(), encode(Reply{})).bytes == kReplyBytes && alive;
     streams[c->hello.stream] = std::move(c->fd);
   }

@@ -18,6 +18,7 @@ struct SocketOptions {
   int streams = 0;        // per connection, said by the connecting end; 0: by default_streams()
   int send_buffer = 0;    // bytes; 0: the kernel's own tuning
   int recv_buffer = 0;
+  uint64_t pacing_rate = 0;     // bytes/s that a connection sends at most; 0: no limit
   double stray_timeout_s = 10;  // a caller that has not introduced itself by then is dropped
   double silence_s =
       kVanishedAfterS;  // no acknowledgement for so long while data are out: peer lost

@@ -51,7 +51,11 @@ SocketAddress peer_address(int fd) {
   return ::getpeername(fd, out.data(), &out.length) == 0 ? out : SocketAddress{};
 }
 
-void tune_for_data(int fd, const SocketOptions& options) {
+bool pace(int fd, uint64_t bytes_per_s) {
+  return ::setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_s, sizeof bytes_per_s) == 0;
+}
+
+void tune_for_data(int fd, const SocketOptions& options, size_t streams) {
   tune_stream(fd, Vigilance::keepalive_only);
   if (options.send_buffer > 0) {
     (void)::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &options.send_buffer, sizeof(int));
@@ -64,6 +68,10 @@ void tune_for_data(int fd, const SocketOptions& options) {
     // two thirds of the bandwidth there. Reno is in every kernel and open to every user.
     constexpr std::string_view kReno = "reno";
     (void)::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kReno.data(), kReno.size());
+  }
+  if (options.pacing_rate > 0) {
+    // open_socket_transport() has seen that the kernel can.
+    (void)pace(fd, std::max<uint64_t>(options.pacing_rate / std::max<size_t>(streams, 1), 1));
   }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the socket transport asks of the kernel for one TCP stream.
 #pragma once
+#include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "plugin/base/address.h"
@@ -11,8 +13,12 @@ struct SocketOptions;
 
 [[nodiscard]] SocketAddress peer_address(int fd);  // empty if the socket has none
 
-// Prepares a connected socket for the data path.
-void tune_for_data(int fd, const SocketOptions& options);
+// Prepares a connected socket for the data path: one of `streams` of its connection.
+void tune_for_data(int fd, const SocketOptions& options, size_t streams);
+
+// The kernel sends on the socket no faster than so many bytes per second, this end only. False: it
+// cannot do that.
+[[nodiscard]] bool pace(int fd, uint64_t bytes_per_s);
 
 // For how long sent data have gone without any acknowledgement; 0: nothing is out, or all is well.
 // A peer that acknowledges but does not read is well.
