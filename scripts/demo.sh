@@ -25,6 +25,6 @@ job=(build/tools/prunex bench allreduce --ranks-per-node 2 --model resnet50 --ke
 scripts/netlab.sh --nodes 2 --rate 1gbit -- "${job[@]}" "$@"
 say "the numbers are in build/demo.json; scripts/netlab.sh --help says how the nodes are emulated"
 if [[ $(scripts/netlab.sh --nodes 1 -- printenv NETLAB_MODE 2>/dev/null) != netns ]]; then
-  say "NOTE: these nodes were joined by the loopback interface, which has no rate of its own, so times say"
-  say "little about a network. As root, or in a container started with --privileged, it is a real link."
+  say "NOTE: these nodes were joined by the loopback interface, and PruneX's connections were paced to the"
+  say "rate. As root, or in a container started with --privileged, it is a link with a queue of its own."
 fi

@@ -25,7 +25,9 @@
 # Exit status: that of the first node that failed, else 0.
 #
 # Where the system permits no namespaces, or with --loopback, the nodes share this machine's loopback
-# interface: NETLAB_MODE=loopback, addresses 127.0.0.1, no rate (NETLAB_RATE=none), said on stderr.
+# interface: NETLAB_MODE=loopback, addresses 127.0.0.1, said on stderr. There is no link then, so
+# NETLAB_RATE=none; but PRUNEX_PACING_RATE=RATE makes PruneX send no faster than a link of that rate would
+# let it (other programs, a link's delay and its queue: not emulated).
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -307,8 +309,14 @@ main() {
   if [[ ${NETLAB_STAGE:-} != switch && $mode == netns ]]; then enter_switch; fi
   PATH=$PATH:/usr/sbin:/sbin
   if [[ $mode == loopback ]]; then
-    say "the nodes share the loopback interface, no rate is applied${rate:+ ($rate was asked for)}"
-    rate=''
+    if [[ -n $rate ]]; then
+      say "the nodes share the loopback interface; PruneX's own connections are paced to $rate per node"
+      say "(PRUNEX_PACING_RATE), nothing else is: no link's delay, no queue, no other program"
+      export PRUNEX_PACING_RATE=$rate
+      rate=''
+    else
+      say "the nodes share the loopback interface, as fast as it goes"
+    fi
   fi
   holders=() groups=() left=0 result=0
   start_janitor

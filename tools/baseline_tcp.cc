@@ -14,6 +14,7 @@
 #include "plugin/base/address.h"
 #include "plugin/base/clock.h"
 #include "plugin/base/sockets.h"
+#include "plugin/transport/socket/tuning.h"
 
 namespace prunex::tools {
 namespace {
@@ -158,7 +159,8 @@ Result<Listening> invite(SocketAddress address, Invitation& invitation) {
 }
 
 Result<double> measure_here(bool serves, const Result<Listening>& listening,
-                            const SocketAddress& address, const Invitation& invitation) {
+                            const SocketAddress& address, const Invitation& invitation,
+                            uint64_t pacing_bit_s) {
   const auto cookie = std::bit_cast<Cookie>(std::array<int64_t, 2>{invitation[1], invitation[2]});
   const Result<Fd> peer = serves
                               ? accept_peer(listening->fd.get(), cookie)
@@ -166,12 +168,16 @@ Result<double> measure_here(bool serves, const Result<Listening>& listening,
   if (!peer) {
     return tl::unexpected(peer.error());
   }
+  if (pacing_bit_s > 0 && !transport::pace(peer->get(), std::max<uint64_t>(pacing_bit_s / 8, 1))) {
+    return broken("pacing", errno);
+  }
   return exchange(peer->get());
 }
 
 }  // namespace
 
-Result<double> measure_tcp_baseline(const World& world, const std::string& root) {
+Result<double> measure_tcp_baseline(const World& world, const std::string& root,
+                                    uint64_t pacing_bit_s) {
   const bool serves = world.rank() == 0;
   const int client = world.ranks_of(1).front();
   const Result<SocketAddress> address = host_of(root);
@@ -185,7 +191,7 @@ Result<double> measure_tcp_baseline(const World& world, const std::string& root)
   if (!address || !listening) {
     rate = tl::unexpected(address ? listening.error() : address.error());
   } else if (invitation[0] != 0 && (serves || world.rank() == client)) {
-    rate = measure_here(serves, listening, *address, invitation);
+    rate = measure_here(serves, listening, *address, invitation, pacing_bit_s);
   }
   std::vector<double> rates(static_cast<size_t>(world.size()), 0);
   rates[static_cast<size_t>(world.rank())] = rate.value_or(0.0);

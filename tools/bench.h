@@ -56,6 +56,7 @@ struct BenchRow {
   std::optional<uint64_t> errors;  // wrong elements on all ranks; none: not checked
   std::optional<double> bound_us;  // ring bound at the baseline's bandwidth
   std::optional<double> speedup;   // of the median time, against the dense row
+  std::string dense_because;       // a compact row that masks could not shorten; empty: they did
   uint64_t calls_compact = 0, calls_dense = 0;
   int iters = 0, warmup_done = 0, buffers = 0;
 };
@@ -67,9 +68,14 @@ struct BenchReport {
   double measured_us = 0;  // wall time of all measured loops
   std::optional<double> baseline_tcp_GBps;
   std::string netlab, netlab_rate;  // the emulated network, as scripts/netlab.sh says; empty: none
+  std::string pacing_rate;          // PRUNEX_PACING_RATE; empty: not set
   std::vector<BenchRow> rows;
 };
 
+// What joins the nodes, for the reader of the figures: "paced loopback", "network namespaces", ...
+[[nodiscard]] std::string link_text(const BenchReport& report);
+// Why none of the row's calls crossed the network shortened; empty: they did.
+[[nodiscard]] std::string why_dense(const BenchSpec& spec, int nodes, const BenchRow& row);
 [[nodiscard]] std::string report_json(const BenchSpec& spec, const BenchReport& report);
 [[nodiscard]] std::string report_csv(const BenchReport& report);
 [[nodiscard]] std::string report_table(const BenchSpec& spec, const BenchReport& report);

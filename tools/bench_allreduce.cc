@@ -2,6 +2,7 @@
 // `prunex bench allreduce`: arguments, and starting or joining a world.
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <optional>
 
@@ -39,23 +40,27 @@ void add_data_options(CLI::App& app, Arguments& a) {
   app.add_option("-b,--min-bytes", a.min_bytes,
                  "first of a range of sizes; 0 is a call without data");
   app.add_option("-e,--max-bytes", a.max_bytes, "last of the range");
-  app.add_option("-f,--factor", a.factor, "from one size to the next")->capture_default_str();
+  app.add_option("-f,--factor", a.factor, "from one size to the next")
+      ->check(whole_number(2, UINT32_MAX))
+      ->capture_default_str();
   app.add_option("--keep", a.keeps,
                  "fraction of groups kept, several by comma; without it only dense is measured");
   app.add_option("--dtype", a.type, "f32, f64, f16, bf16, i8, u8, i32, i64")->capture_default_str();
   app.add_option("--op", a.op, "sum, avg, max, min, prod")->capture_default_str();
   app.add_option("--bucket-mb", a.bucket,
                  "cut a model into buckets of this many MiB as DDP does; 0: one buffer");
-  app.add_option("--seed", a.spec.seed, "chooses the kept groups")->capture_default_str();
+  app.add_option("--seed", a.spec.seed, "chooses the kept groups")
+      ->check(whole_number(0, UINT64_MAX))
+      ->capture_default_str();
 }
 
 void add_run_options(CLI::App& app, Arguments& a) {
   app.add_option("--iters", a.spec.iters, "measured iterations")
-      ->check(CLI::Range(1, 100000000))
+      ->check(whole_number(1, 100000000))
       ->capture_default_str();
   app.add_option("--warmup", a.spec.warmup,
                  strf("iterations before that, 0 too; ended after %g s", kWarmupCapSeconds))
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number(0, 100000000))
       ->capture_default_str();
   app.add_flag("--check", a.spec.check, "check every element on every rank, before and after");
   app.add_option("--contract", a.contract, "what the masks promise")
@@ -147,6 +152,16 @@ Result<> interpret(Arguments& a) {
   return interpret_sizes(a);
 }
 
+Result<> check_fits(const BenchSpec& spec, uint64_t ranks_here) {
+  if (spec.sizes.empty()) {
+    return {};
+  }
+  const uint64_t most = *std::max_element(spec.sizes.begin(), spec.sizes.end());
+  const uint64_t copies = spec.in_place ? 1 : 2;
+  return check_memory(most > UINT64_MAX / copies ? UINT64_MAX : most * copies, ranks_here,
+                      machine_memory());
+}
+
 // Without world options: two nodes with two ranks each, so that every stage has work.
 WorldRequest world_or_default(const WorldRequest& request, const NodeContext& context) {
   if (request.says_anything()) {
@@ -177,6 +192,9 @@ int start_world(const Arguments& a, int argc, char** argv) {
   if (!job) {
     return report_error(kWho, job.error());
   }
+  if (const Result<> fits = check_fits(a.spec, job->ranks_here().size()); !fits) {
+    return report_error(kWho, fits.error());
+  }
   // Rank 0 will say the same, but only after everybody has been started.
   for (const std::string& path : {a.spec.json, a.spec.csv}) {
     if (const Result<> writable = path.empty() ? Result<>() : check_writable(path); !writable) {
@@ -206,6 +224,9 @@ int join_world(const Arguments& a, const Config& config) {
     if (shape->nodes > 1) {
       node_id = strf("node%d", shape->node_of[static_cast<size_t>(config.rank)]);
     }
+  }
+  if (const Result<> fits = check_fits(a.spec, 1); !fits) {
+    return report_error(kWho, fits.error());
   }
   return run_bench_rank(a.spec, node_id);
 }

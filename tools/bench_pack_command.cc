@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // `prunex bench pack`: arguments and table of the host kernels' benchmark.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tools/bench_pack.h"
 #include "tools/cli.h"
+#include "tools/launch.h"
 #include "tools/output.h"
 #include "tools/progress.h"
 
@@ -38,6 +40,14 @@ Result<BenchPackOptions> interpret(const Arguments& a, BenchPackOptions options)
       return tl::unexpected(sizes.error());
     }
     options.bytes.assign(sizes->begin(), sizes->end());
+    const uint64_t most = *std::max_element(sizes->begin(), sizes->end());
+    constexpr uint64_t kBuffers = 5;  // three whole ones, and packed ones
+    if (Result<> fits = check_memory(most, kBuffers, machine_memory()); !fits) {
+      return fail(
+          Code::invalid_argument,
+          strf("size %llu: %llu buffers of that do not fit into this machine's memory",
+               static_cast<unsigned long long>(most), static_cast<unsigned long long>(kBuffers)));
+    }
   }
   return options;
 }
@@ -78,15 +88,17 @@ int bench_pack_command(int argc, char** argv) {
       ->check(CLI::IsMember(bench_pack_patterns()));
   app.add_option("--size", a.sizes, "bytes, several by comma: one beyond the caches, one in L2");
   app.add_option("--keep", options.keep, "share of kept groups")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(fraction_number(0, 1))
       ->capture_default_str();
   app.add_option("--iters", options.iterations, "timed iterations; the median counts")
-      ->check(CLI::Range(1, 1000000))
+      ->check(whole_number(1, 1000000))
       ->capture_default_str();
   app.add_option("--warmup", options.warmup, "iterations before that")
-      ->check(CLI::Range(0, 1000000))
+      ->check(whole_number(0, 1000000))
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "chooses the kept groups")->capture_default_str();
+  app.add_option("--seed", options.seed, "chooses the kept groups")
+      ->check(whole_number(0, UINT64_MAX))
+      ->capture_default_str();
   add_path_option(app, "--json", a.json, "write the document to this file, - is stdout");
   app.add_flag("--progress", a.progress, "say how far it is, even if stderr is no terminal");
   if (const auto code = parse_arguments(app, argc, argv)) {

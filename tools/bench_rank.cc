@@ -31,7 +31,7 @@ Result<Workload> make_workload(const BenchSpec& spec, uint64_t bytes) {
 }
 
 Result<BenchReport> measure_all(const World& world, const BenchSpec& spec,
-                                const std::string& root) {
+                                const LoadedConfig& loaded) {
   Progress progress(world.rank() == 0, spec.progress);
   BenchReport report;
   report.world = world.size();
@@ -40,12 +40,23 @@ Result<BenchReport> measure_all(const World& world, const BenchSpec& spec,
   const Environment environment = process_environment();
   report.netlab = environment.lookup("NETLAB_MODE").value_or("");
   report.netlab_rate = environment.lookup("NETLAB_RATE").value_or("");
+  for (const ConfigValue& value : loaded.values) {
+    if (value.name == "PRUNEX_PACING_RATE") {
+      report.pacing_rate = value.value;
+    }
+  }
   for (int node = 0; node < world.nodes(); ++node) {
     report.ranks_per_node.push_back(static_cast<int>(world.ranks_of(node).size()));
   }
+  if (spec.baseline_tcp && world.nodes() == 1 && world.rank() == 0) {
+    std::fprintf(stderr,
+                 "prunex bench: --baseline tcp is left out: all ranks are on one node, so there is "
+                 "no link to measure; --nodes 2 emulates two\n");
+  }
   if (spec.baseline_tcp && world.nodes() > 1) {
     progress.say("TCP baseline between the first two nodes");
-    const Result<double> baseline = measure_tcp_baseline(world, root);
+    const Result<double> baseline =
+        measure_tcp_baseline(world, loaded.config.root, loaded.config.pacing_bit_s);
     if (!baseline) {
       return tl::unexpected(baseline.error());
     }
@@ -64,7 +75,12 @@ Result<BenchReport> measure_all(const World& world, const BenchSpec& spec,
     }
     report.measured_us += measurement.measured_us();
     for (BenchRow& row : *rows) {
-      if (report.baseline_tcp_GBps && spec.scope != PRUNEX_SCOPE_NODE) {
+      row.dense_because = why_dense(spec, world.nodes(), row);
+      if (!row.dense_because.empty()) {
+        row.speedup.reset();
+      }
+      if (report.baseline_tcp_GBps && spec.scope != PRUNEX_SCOPE_NODE &&
+          row.dense_because.empty()) {
         // A ring over K nodes carries 2(K-1)/K of the data over each link, in each direction.
         const double nodes = world.nodes();
         row.bound_us = 2 * (nodes - 1) / nodes * static_cast<double>(row.bytes) * row.density /
@@ -130,7 +146,7 @@ int run_bench_rank(const BenchSpec& spec, const std::string& node_id) {
   if (!world) {
     return complain(loaded->config.rank, world.error());
   }
-  const Result<BenchReport> report = measure_all(*world, spec, loaded->config.root);
+  const Result<BenchReport> report = measure_all(*world, spec, *loaded);
   if (!report) {
     return complain(world->rank(), report.error());
   }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "plugin/base/text.h"
+#include "plugin/collective/table.h"
 #include "tools/bench.h"
 #include "tools/text.h"
 
@@ -46,6 +48,7 @@ Json row_json(const BenchSpec& spec, const BenchRow& row) {
   j["intra_us"] = rounded(row.intra_us);
   j["bound_us"] = row.bound_us ? Json(rounded(*row.bound_us)) : Json(nullptr);
   j["speedup"] = row.speedup ? Json(rounded(*row.speedup)) : Json(nullptr);
+  j["dense_because"] = row.dense_because.empty() ? Json(nullptr) : Json(row.dense_because);
   j["calls_compact"] = row.calls_compact;
   j["calls_dense"] = row.calls_dense;
   j["errors"] = or_null(row.errors);
@@ -84,10 +87,13 @@ std::string table_line(const BenchSpec& spec, const BenchReport& report, const B
            between ? format_time(row.inter_us).c_str() : "-", format_time(row.time.p50).c_str(),
            format_time(row.time.p99).c_str(), row.algbw_GBps, row.busbw_GBps,
            row.speedup ? strf("%.2fx", *row.speedup).c_str() : "-",
-           row.compact && row.density > 0 ? strf("%.2fx", 1 / row.density).c_str() : "-",
+           row.compact && row.dense_because.empty() && row.density > 0
+               ? strf("%.2fx", 1 / row.density).c_str()
+               : "-",
            row.errors ? std::to_string(*row.errors).c_str() : "-");
-  if (row.compact && row.calls_dense > 0) {
-    line += "  (travelled dense)";
+  if (row.calls_compact > 0 && row.calls_dense > 0) {
+    line += strf("  (%llu of %llu calls dense)", static_cast<unsigned long long>(row.calls_dense),
+                 static_cast<unsigned long long>(row.calls_compact + row.calls_dense));
   }
   return line + "\n";
 }
@@ -130,6 +136,46 @@ const char* name_of(prunex_contract_t contract) {
   return "lossless";
 }
 
+std::string link_text(const BenchReport& report) {
+  const bool paced = !report.pacing_rate.empty();
+  if (report.nodes < 2) {
+    return "none";
+  }
+  if (report.netlab == "loopback") {
+    return paced ? "paced loopback" : "loopback";
+  }
+  return std::string(paced ? "paced " : "") +
+         (report.netlab == "netns" ? "network namespaces" : "network as it is");
+}
+
+std::string why_dense(const BenchSpec& spec, int nodes, const BenchRow& row) {
+  if (!row.compact) {
+    return {};
+  }
+  if (nodes < 2) {
+    return "all ranks are on one node: nothing crosses a network";
+  }
+  if (spec.scope == PRUNEX_SCOPE_NODE) {
+    return "scope node: nothing crosses between nodes";
+  }
+  if (row.calls_compact > 0 || row.calls_dense == 0) {
+    return {};
+  }
+  const collective::Tuning table;
+  if (spec.op != Op::sum && spec.op != Op::avg) {
+    return strf("op %s travels dense: only sum and avg can be compacted", name_of(spec.op));
+  }
+  if (row.bytes <= table.dense_below_bytes) {
+    return strf("calls of up to %zu bytes travel dense: there is nothing to gain",
+                table.dense_below_bytes);
+  }
+  if (row.density > table.dense_above) {
+    return strf("masks that keep more than %g travel dense: there is nothing to gain",
+                table.dense_above);
+  }
+  return "the masks were refused; a warning says why";
+}
+
 std::string report_json(const BenchSpec& spec, const BenchReport& report) {
   Json j;
   j["schema"] = "prunex.bench.allreduce";
@@ -140,6 +186,8 @@ std::string report_json(const BenchSpec& spec, const BenchReport& report) {
   j["transport"] = report.transport;
   j["netlab"] = report.netlab.empty() ? Json(nullptr)
                                       : Json{{"mode", report.netlab}, {"rate", report.netlab_rate}};
+  j["link"] = link_text(report);
+  j["pacing_rate"] = report.pacing_rate.empty() ? Json(nullptr) : Json(report.pacing_rate);
   j["dtype"] = name_of(spec.type);
   j["op"] = name_of(spec.op);
   j["scope"] = name_of(spec.scope);
@@ -188,15 +236,21 @@ std::string report_csv(const BenchReport& report) {
 
 std::string report_table(const BenchSpec& spec, const BenchReport& report) {
   std::string text =
-      strf("# prunex bench allreduce: %s %s, %s, %d ranks on %d nodes [%s], transport %s\n",
-           name_of(spec.type), name_of(spec.op), spec.in_place ? "in place" : "out of place",
-           report.world, report.nodes, nodes_text(report).c_str(), report.transport.c_str());
+      strf("# prunex bench allreduce: %s %s, %s, %s on %s [%s], transport %s\n", name_of(spec.type),
+           name_of(spec.op), spec.in_place ? "in place" : "out of place",
+           counted(static_cast<uint64_t>(report.world), "rank").c_str(),
+           counted(static_cast<uint64_t>(report.nodes), "node").c_str(), nodes_text(report).c_str(),
+           report.transport.c_str());
   text += strf("# contract %s, scope %s, %s; times are means over ranks, GB = 10^9 bytes\n",
                name_of(spec.contract), name_of(spec.scope),
                spec.check ? "every element checked" : "not checked");
   if (!report.netlab.empty()) {
     text += strf("# emulated network: %s, rate of each link: %s\n", report.netlab.c_str(),
                  report.netlab_rate.c_str());
+  }
+  if (!report.pacing_rate.empty()) {
+    text += strf("# %s: leaders send at most %s each; that is pacing, no link's delay or queue\n",
+                 link_text(report).c_str(), report.pacing_rate.c_str());
   }
   if (report.baseline_tcp_GBps) {
     text += strf("# a bare TCP stream with both directions busy: %.4f GB/s\n",
@@ -208,6 +262,14 @@ std::string report_table(const BenchSpec& spec, const BenchReport& report) {
            "total p50", "total p99", "algbw", "busbw", "speed-up", "bound", "errors");
   for (const BenchRow& row : report.rows) {
     text += table_line(spec, report, row);
+  }
+  std::vector<std::string> said;
+  for (const BenchRow& row : report.rows) {
+    if (!row.dense_because.empty() &&
+        std::find(said.begin(), said.end(), row.dense_because) == said.end()) {
+      said.push_back(row.dense_because);
+      text += "# no speed-up and bound: " + row.dense_because + "\n";
+    }
   }
   return text;
 }

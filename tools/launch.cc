@@ -2,12 +2,14 @@
 #include "tools/launch.h"
 
 #include <sys/socket.h>
+#include <sys/sysinfo.h>
 
 #include <cerrno>
 #include <charconv>
 
 #include "plugin/base/address.h"
 #include "plugin/base/sockets.h"
+#include "plugin/base/text.h"
 
 namespace prunex::tools {
 namespace {
@@ -101,7 +103,8 @@ Result<Job> make_job(WorldRequest request, const NodeContext& context, std::stri
   }
   if (context.node >= 0 && shape->nodes != context.nodes) {
     return fail(Code::invalid_argument,
-                strf("the job has %d nodes, NNODES says %d", shape->nodes, context.nodes));
+                strf("the job has %s, NNODES says %d",
+                     counted(static_cast<uint64_t>(shape->nodes), "node").c_str(), context.nodes));
   }
   Job job;
   job.shape = std::move(*shape);
@@ -125,6 +128,13 @@ Result<Job> make_job(WorldRequest request, const NodeContext& context, std::stri
   job.master_address = "127.0.0.1";
   job.master_port = std::to_string(master_port->number);
   return job;
+}
+
+uint64_t machine_memory() {
+  struct sysinfo machine {};
+  return ::sysinfo(&machine) == 0
+             ? (uint64_t{machine.totalram} + machine.totalswap) * machine.mem_unit
+             : UINT64_MAX;
 }
 
 std::vector<int> Job::ranks_here() const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a job of several ranks is, and what each rank is told through its environment.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,9 @@ struct Variable {
   std::string name, value;
 };
 [[nodiscard]] std::vector<Variable> rank_variables(const Job& job, int rank);
+
+// Bytes, swap included; UINT64_MAX: unknown.
+[[nodiscard]] uint64_t machine_memory();
 
 // Starts this process's ranks, waits for them, and returns the exit code: 0, or that of the rank
 // that failed first (128 + signal if it was killed). Nothing of the job is left when it returns.

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "plugin/base/text.h"
+
 namespace prunex::tools {
 namespace {
 
@@ -92,7 +94,46 @@ WorldShape in_blocks(int ranks, int nodes) {
   return shape;
 }
 
+std::string in_gb(uint64_t bytes) { return strf("%.1f GB", static_cast<double>(bytes) / 1e9); }
+
 }  // namespace
+
+std::string whole_range(uint64_t least, uint64_t most) {
+  return strf("%llu to %llu", static_cast<unsigned long long>(least),
+              static_cast<unsigned long long>(most));
+}
+
+Result<uint64_t> parse_whole(std::string_view text, uint64_t least, uint64_t most) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < least || value > most) {
+    return fail(Code::invalid_argument,
+                quoted(text) + " is not a whole number from " + whole_range(least, most));
+  }
+  return value;
+}
+
+Result<double> parse_real(std::string_view text, double least, double most) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() ||
+      !(value >= least && value <= most)) {
+    return fail(Code::invalid_argument,
+                quoted(text) + strf(" is not a number from %.9g to %.9g", least, most));
+  }
+  return value;
+}
+
+Result<> check_memory(uint64_t bytes_per_rank, uint64_t ranks, uint64_t machine_bytes) {
+  if (ranks == 0 || bytes_per_rank <= machine_bytes / ranks) {
+    return {};
+  }
+  return fail(Code::invalid_argument,
+              strf("the buffers of %s here need %s each, this machine has %s in all: choose a "
+                   "smaller size",
+                   counted(ranks, "rank").c_str(), in_gb(bytes_per_rank).c_str(),
+                   in_gb(machine_bytes).c_str()));
+}
 
 Result<uint64_t> parse_size(std::string_view text) {
   uint64_t value = 0;
@@ -234,10 +275,16 @@ Result<WorldShape> make_world_shape(const WorldRequest& request) {
                           : 1;
     const int64_t ranks =
         request.ranks > 0 ? request.ranks : int64_t{nodes} * (per_node > 0 ? per_node : 1);
-    if (ranks > kMaxRanks || nodes > ranks) {
+    if (nodes > ranks) {
       return fail(Code::invalid_argument,
-                  strf("%lld ranks on %d nodes: from 1 per node to %d in all are possible",
-                       static_cast<long long>(ranks), nodes, kMaxRanks));
+                  strf("%s cannot be spread over %s, every node needs at least one: ask for %d "
+                       "ranks or more, or for fewer nodes",
+                       counted(static_cast<uint64_t>(ranks), "rank").c_str(),
+                       counted(static_cast<uint64_t>(nodes), "node").c_str(), nodes));
+    }
+    if (ranks > kMaxRanks) {
+      return fail(Code::invalid_argument, strf("%lld ranks; at most %d are possible",
+                                               static_cast<long long>(ranks), kMaxRanks));
     }
     shape = in_blocks(static_cast<int>(ranks), nodes);
   }
@@ -250,7 +297,8 @@ Result<WorldShape> make_world_shape(const WorldRequest& request) {
   }
   if (request.ranks > 0 && request.ranks != shape->size()) {
     return fail(Code::invalid_argument,
-                strf("-n says %d ranks, the nodes hold %d", request.ranks, shape->size()));
+                strf("-n says %s, the nodes hold %d",
+                     counted(static_cast<uint64_t>(request.ranks), "rank").c_str(), shape->size()));
   }
   if (request.nodes > 0 && request.nodes != shape->nodes) {
     return fail(Code::invalid_argument,

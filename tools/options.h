@@ -12,6 +12,11 @@
 
 namespace prunex::tools {
 
+// "1 to 4096"
+[[nodiscard]] std::string whole_range(uint64_t least, uint64_t most);
+[[nodiscard]] Result<uint64_t> parse_whole(std::string_view text, uint64_t least, uint64_t most);
+[[nodiscard]] Result<double> parse_real(std::string_view text, double least, double most);
+
 // "4096", "1k", "1K", "64M", "2G", "1T", each also with "B" or "iB" behind; 1k = 1K = 1024.
 [[nodiscard]] Result<uint64_t> parse_size(std::string_view text);
 // "1M,4M"
@@ -49,5 +54,9 @@ struct WorldRequest {
 inline constexpr int kMaxRanks = 4096;
 
 [[nodiscard]] Result<WorldShape> make_world_shape(const WorldRequest& request);
+
+// Can a machine of so much memory hold the buffers of its ranks?
+[[nodiscard]] Result<> check_memory(uint64_t bytes_per_rank, uint64_t ranks,
+                                    uint64_t machine_bytes);
 
 }  // namespace prunex::tools

@@ -26,7 +26,7 @@ int run_command(int argc, char** argv) {
       who};
   add_world_options(app, request);
   app.add_option("--grace", grace_s, "seconds between asking a rank to end and killing it")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(fraction_number(0, 1e6))
       ->capture_default_str();
   app.prefix_command();
 

@@ -132,9 +132,9 @@ int topo_command(int argc, char** argv) {
       who};
   app.add_option("--input", inputs, "a node as lstopo wrote it (lstopo --of xml F.xml); repeatable")
       ->allow_extra_args(false);
-  app.add_option("--nodes", nodes, "so many nodes like the last one")->check(CLI::Range(1, 1024));
+  app.add_option("--nodes", nodes, "so many nodes like the last one")->check(whole_number(1, 1024));
   app.add_option("--ranks-per-node", ranks_per_node, "instead of what is assumed")
-      ->check(CLI::Range(1, 1024));
+      ->check(whole_number(1, 1024));
   add_path_option(app, "--svg", svg, "draw a picture into this file, - is stdout");
   add_path_option(app, "--json", json, "write a JSON document to this file, - is stdout");
   if (const auto code = parse_arguments(app, argc, argv)) {

@@ -349,7 +349,7 @@ def case_two_rails():
 
 
 def case_loopback():
-    """The fall-back: says that no rate holds, keeps the rest of the contract."""
+    """The fall-back: says what the rate means there, keeps the rest of the contract."""
     with Mark() as mark:
         done = netlab("--nodes", "2", "--rate", "1gbit", "--loopback", script=SHOW)
         shown = nodes_of(done)
@@ -357,8 +357,11 @@ def case_loopback():
         for i, node in enumerate(shown):
             expect(node["PRUNEX_NODE_ID"] == f"node{i}" and node["NODE_RANK"] == str(i), node)
             expect(node["NETLAB_MODE"] == "loopback" and node["NETLAB_RATE"] == "none", node)
+            expect(node["PRUNEX_PACING_RATE"] == "1gbit", node)
             expect(node["PRUNEX_ROOT"].startswith("127.0.0.1:"), node)
             expect(node["PRUNEX_ROOT"].split(":")[1] != node["MASTER_PORT"], node)
+        shown = nodes_of(netlab("--nodes", "2", "--loopback", script=SHOW))
+        expect(all("PRUNEX_PACING_RATE" not in node for node in shown), shown)
         fail = "import os, sys, time\nif os.environ['NODE_RANK'] == '1': sys.exit(7)\ntime.sleep(500)"
         done = netlab("--nodes", "2", "--linger", "0", "--loopback", script=fail)
         expect(done.code == 7 and not mark.running(), done, mark.running())

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 
-from lab import LIMIT, Mark, expect, run_cases, skip, wait_until
+from lab import LIMIT, NETLAB, Done, Mark, expect, run_cases, skip, wait_until
 from tools_lab import PRUNEX, document, environment, prunex, start
 
 QUICK = ("--iters", 2, "--warmup", 1)
@@ -101,6 +101,59 @@ def case_tcp_baseline():
     for row in made["results"]:
         bound = row["bytes"] * row["density"] / speed / 1e3  # two nodes: each byte crosses each link once
         expect(abs(row["bound_us"] - bound) < 0.01 * bound, row, bound)
+
+
+def case_baseline_needs_a_link():
+    done = allreduce("--nodes", 1, "--size", "64k", *QUICK, "--baseline", "tcp", "--json", "-")
+    expect(document(done)["baseline_tcp_GBps"] is None, done)
+    expect(done.err.count("--baseline tcp") == 1 and "one node" in done.err, done.err)
+
+
+def case_no_bound_for_what_travels_dense():
+    """Without compaction there is neither a bound nor a speed-up, and one line says why."""
+    for arguments, reason in ((("--op", "max", "--size", "64k,128k"), "op max"), (("--scope", "node", "--size", "64k"), "scope node"),
+                              (("--size", "1k"), "2048 bytes"), (("--size", "64k", "--keep", 0.99), "0.97"),
+                              (("--size", "64k", "--nodes", 1), "one node")):
+        world = () if "--nodes" in arguments else ("--nodes", 2)
+        keep = () if "--keep" in arguments else ("--keep", 0.4)
+        made = document(allreduce(*world, *arguments, *keep, *QUICK, "--baseline", "tcp", "--json", "-"))
+        for row in made["results"]:
+            if row["mode"] == "dense":
+                expect(row["dense_because"] is None and row["speedup"] is None, arguments, row)
+            else:
+                expect(row["speedup"] is None and row["bound_us"] is None, arguments, row)
+                expect(reason in row["dense_because"], arguments, row)
+        done = allreduce(*world, *arguments, *keep, *QUICK)
+        lines = done.out.splitlines()
+        compact = [line.split() for line in lines if " compact " in line]
+        expect(compact and all(line[-3:] == ["-", "-", "-"] for line in compact), arguments, done.out)
+        expect(len([line for line in lines if line.startswith("# no speed-up") and reason in line]) == 1, arguments, done.out)
+    row = rows_of("--nodes", 2, "--size", "1M", "--keep", 0.4, *QUICK)[1]
+    expect(row["dense_because"] is None and number(row["speedup"]), row)
+
+
+def case_paced_loopback():
+    """A rate without namespaces: PruneX's own connections are paced, and whoever reads the figures is told."""
+    def lab(*options):
+        run = subprocess.run([NETLAB, "--nodes", "2", "--loopback", *options, "--", PRUNEX, "bench", "allreduce",
+                              "--ranks-per-node", "2", "--size", "1000,1M", "--keep", "0.4", "--iters", "2", "--warmup",
+                              "1", "--check", "--baseline", "tcp", "--json", "-"],
+                             capture_output=True, text=True, timeout=LIMIT, env=environment())
+        return document(Done(run.returncode, run.stdout, run.stderr)), run.stderr
+    made, err = lab("--rate", "200mbit")
+    expect(made["link"] == "paced loopback" and made["pacing_rate"] == "200mbit", made)
+    expect(made["netlab"] == {"mode": "loopback", "rate": "none"}, made)
+    expect([r["errors"] for r in made["results"]] == [0, 0, 0, 0], made)
+    # Paced like the rest: what buffers held when the clock started does not double the rate.
+    expect(0 < made["baseline_tcp_GBps"] <= 2 * 0.025, made)
+    expect("200mbit" in err and "paced" in err, err)
+    made, err = lab()
+    expect(made["link"] == "loopback" and made["pacing_rate"] is None, made)
+    done = allreduce("--nodes", 2, "--size", "64k", *QUICK, env={"PRUNEX_PACING_RATE": "1gbit"})
+    expect("1gbit" in done.out and "pacing" in done.out, done)
+    expect(document(allreduce("--nodes", 2, "--size", "64k", *QUICK, "--json", "-"))["link"] == "network as it is")
+    done = allreduce("--nodes", 2, "--size", "64k", *QUICK, env={"PRUNEX_PACING_RATE": "fast"})
+    expect(done.code == 2 and "PRUNEX_PACING_RATE=fast" in done.err, done)
 
 
 # ---- where output goes -----------------------------------------------------------------------------------
@@ -236,6 +289,29 @@ def case_G13_nothing_between_the_rows():
     made = document(allreduce("--nodes", 2, "--size", "4M", "--keep", 0.4, "--iters", 20, "--json", "-"))
     total = sum(r["total_us"] for r in made["results"])
     expect(0.95 * made["measured_us"] < total <= 1.05 * made["measured_us"], total, made["measured_us"])
+
+
+def case_numbers_say_their_range():
+    for arguments in (("allreduce", "--ranks", 0), ("allreduce", "--nodes", 0), ("allreduce", "--ranks-per-node", "x"),
+                      ("allreduce", "--iters", 0), ("allreduce", "--warmup", -1), ("allreduce", "--seed", -1),
+                      ("allreduce", "-f", 1), ("pack", "--keep", 2), ("pack", "--iters", 0), ("pack", "--seed", -1)):
+        done = prunex("bench", *arguments)
+        expect(done.code == 2 and done.out == "" and f"'{arguments[2]}'" in done.err, arguments, done)
+        expect(" from " in done.err and " to " in done.err and len(done.err) < 160, arguments, done)
+
+
+def case_no_value_is_an_error():
+    for arguments in (("--size=", "--keep", 0.4), ("--keep=",), ("--iters=", "--size", "1k"), ("-n",)):
+        done = allreduce(*arguments)
+        expect(done.code == 2 and done.out == "" and "no value" in done.err, arguments, done)
+
+
+def case_size_beyond_the_machine_starts_nobody():
+    with Mark() as mark:
+        done = allreduce("--size", "9999999T", "--json", "-", env={"PRUNEX_DEBUG": "INFO"})
+        expect(done.code == 2 and "this machine has" in done.err and len(done.err.splitlines()) == 1, done)
+        expect(not mark.running(), "nobody was started")
+    expect(prunex("bench", "pack", "--size", "9999999T").code == 2)
 
 
 def case_usage():

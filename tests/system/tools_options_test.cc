@@ -47,6 +47,35 @@ TEST(Sizes, lists_and_ranges) {
   EXPECT_FALSE(size_range(4, 8, 1, 4));
 }
 
+TEST(Numbers, are_whole_and_in_range_and_the_range_is_legible) {
+  EXPECT_EQ(parse_whole("1", 1, 4096).value_or(0), 1u);
+  EXPECT_EQ(parse_whole("4096", 1, 4096).value_or(0), 4096u);
+  EXPECT_EQ(parse_whole("18446744073709551615", 0, UINT64_MAX).value_or(0), UINT64_MAX);
+  for (const char* text : {"0", "4097", "-1", "+1", "", "1x", "1.0", "18446744073709551616"}) {
+    const Result<uint64_t> value = parse_whole(text, 1, 4096);
+    ASSERT_FALSE(value) << text;
+    EXPECT_EQ(value.error().text, strf("'%s' is not a whole number from 1 to 4096", text));
+  }
+  EXPECT_EQ(parse_real("0.5", 0, 1e6).value_or(-1), 0.5);
+  for (const char* text : {"-1", "nan", "1000001", "", "1s"}) {
+    const Result<double> value = parse_real(text, 0, 1e6);
+    ASSERT_FALSE(value) << text;
+    EXPECT_EQ(value.error().text, strf("'%s' is not a number from 0 to 1000000", text));
+  }
+}
+
+TEST(Memory, is_checked_before_anybody_starts) {
+  EXPECT_TRUE(check_memory(1000, 4, 4000));
+  EXPECT_TRUE(check_memory(UINT64_MAX, 0, 0));
+  EXPECT_TRUE(check_memory(UINT64_MAX, 1, UINT64_MAX));
+  EXPECT_FALSE(check_memory(1001, 4, 4000));
+  EXPECT_FALSE(check_memory(uint64_t{9999999} << 40, 4, uint64_t{1} << 40));
+  const Result<> one = check_memory(2'000'000'000, 1, 1'000'000'000);
+  ASSERT_FALSE(one);
+  EXPECT_NE(one.error().text.find("1 rank here"), std::string::npos) << one.error().text;
+  EXPECT_NE(one.error().text.find("2.0 GB"), std::string::npos) << one.error().text;
+}
+
 TEST(Densities, are_fractions) {
   EXPECT_EQ(parse_densities("0.5,0.4,1,0").value_or(std::vector<double>{}),
             (std::vector<double>{0.5, 0.4, 1, 0}));
@@ -98,6 +127,16 @@ TEST(Worlds, contradictions_are_errors) {
         WorldRequest{.ranks_per_node = 2, .layout = "2,1"}}) {
     EXPECT_FALSE(make_world_shape(request)) << request.ranks << request.layout << request.order;
   }
+}
+
+TEST(Worlds, too_few_ranks_for_the_nodes_says_what_would_do) {
+  const Result<WorldShape> shape = make_world_shape({.ranks = 2, .nodes = 3});
+  ASSERT_FALSE(shape);
+  EXPECT_EQ(shape.error().text,
+            "2 ranks cannot be spread over 3 nodes, every node needs at least one: ask for 3 ranks "
+            "or more, or for fewer nodes");
+  EXPECT_NE(make_world_shape({.ranks = 1, .nodes = 2}).error().text.find("1 rank cannot"),
+            std::string::npos);
 }
 
 Environment environment_of(std::vector<Variable> variables) {

@@ -158,6 +158,10 @@ def case_usage():
                       ("--layout", "1,x", "--", "true"), ("-n", 2, "--grace", "-1", "--", "true")):
         done = prunex("run", *arguments)
         expect(done.code == 2 and done.out == "" and done.err != "", arguments, done)
+    done = prunex("run", "-n", 2, "--nodes", 3, "--", "true")
+    expect("2 ranks cannot be spread over 3 nodes" in done.err and done.code == 2, done)
+    done = prunex("run", "-n", 2, "--grace", "-1", "--", "true")
+    expect("'-1' is not a number from 0 to 1000000" in done.err, done)
     done = prunex("run", "--help")
     expect(done.code == 0 and "--ranks-per-node" in done.out and done.err == "", done)
     done = prunex("nonsense")
