@@ -6,6 +6,7 @@
 #include "plugin/api/error.h"
 #include "plugin/api/registry.h"
 #include "plugin/base/log.h"
+#include "plugin/base/text.h"
 #include "plugin/collective/agree.h"
 
 namespace prunex::api {
@@ -103,10 +104,9 @@ Result<> start(prunex_comm_t comm, CallSpec spec, prunex_layout_t layout, void* 
       return tl::unexpected(masked.error());
     }
     if ((*masked)->layout.count != spec.count) {
-      return fail(Code::invalid_argument,
-                  strf("the layout has %llu elements, the call %llu",
-                       static_cast<unsigned long long>((*masked)->layout.count),
-                       static_cast<unsigned long long>(spec.count)));
+      return fail(Code::invalid_argument, strf("the layout has %s, the call %llu",
+                                               counted((*masked)->layout.count, "element").c_str(),
+                                               static_cast<unsigned long long>(spec.count)));
     }
     spec.masked = std::move(*masked);
   } else {

@@ -64,8 +64,11 @@ Result<collective::CommOptions> options_of(const prunex_comm_config_t* config) {
   // Once per process: the environment does not change between communicators.
   static std::atomic<bool> told{false};
   if (!told.exchange(true)) {
+    // Nor does it between the ranks of a node, as a rule.
     for (const std::string& warning : loaded->warnings) {
-      PRUNEX_LOG(warn, "%s", warning.c_str());
+      if (loaded->speaks_for_node) {
+        PRUNEX_LOG(warn, "%s", warning.c_str());
+      }
     }
     for (const ConfigValue& v : loaded->values) {
       if (v.source != "default") {
@@ -76,6 +79,13 @@ Result<collective::CommOptions> options_of(const prunex_comm_config_t* config) {
   collective::CommOptions out;
   out.config = loaded->config;
   if (config->rank >= 0 || config->size >= 0) {
+    if (config->rank < 0 || config->size < 1 || config->rank >= config->size) {
+      return fail(
+          Code::invalid_argument,
+          strf("config.rank is %d and config.size is %d: give both, the rank below the size, "
+               "or -1 for both to take them from the environment",
+               config->rank, config->size));
+    }
     out.config.rank = config->rank;
     out.config.size = config->size;
   }

@@ -357,6 +357,7 @@ class Loader {
       }
     }
     check_pair(launcher);
+    out_.speaks_for_node = speaks_for_node();
     find_unknown_names();
     if (!faults_.empty()) {
       return fail(Code::config, faults_);
@@ -407,6 +408,17 @@ class Loader {
     if (launcher != nullptr && c.rank >= 0 && c.size >= 0 && c.rank >= c.size) {
       fault(strf("%s=%d is not below %s=%d", launcher->rank, c.rank, launcher->size, c.size));
     }
+  }
+
+  // The first rank of the node; where only the rank is known, rank 0.
+  [[nodiscard]] bool speaks_for_node() const {
+    for (const char* name : {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                             "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"}) {
+      if (const auto local = get(name)) {
+        return *local == "0";
+      }
+    }
+    return out_.config.rank <= 0;
   }
 
   void find_unknown_names() {

@@ -71,6 +71,8 @@ struct LoadedConfig {
   Config config;
   std::vector<ConfigValue> values;    // one per table row, in table order
   std::vector<std::string> warnings;  // unknown PRUNEX_* names with the nearest match
+  // False: the launcher says that another process of this node is the one to say them.
+  bool speaks_for_node = true;
 };
 // Junk is an error naming the variable, its value and what is allowed; several faults are all
 // named.

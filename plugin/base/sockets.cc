@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "plugin/base/text.h"
+
 namespace prunex {
 namespace {
 
@@ -71,11 +73,15 @@ Result<Listening> listen_tcp(const SocketAddress& at, PortRange range, int backl
     }
   }
   if (search && !out.fd) {
-    return fail(Code::system,
-                strf("no free port on %s in PRUNEX_PORT_RANGE=%u-%u: all %d are in use; widen the "
-                     "range",
-                     host_text(at).c_str(), unsigned{range.lo}, unsigned{range.hi}, range.count()),
-                EADDRINUSE);
+    return fail(
+        Code::system,
+        strf("PRUNEX_PORT_RANGE=%u-%u has %s, and none is free on %s. While a communicator "
+             "starts, a leader needs one port for each rail it leads, and rank 0 one more "
+             "where ranks meet through a store; processes of one machine need ports of "
+             "their own: widen the range",
+             unsigned{range.lo}, unsigned{range.hi},
+             counted(static_cast<uint64_t>(range.count()), "port").c_str(), host_text(at).c_str()),
+        EADDRINUSE);
   }
   if (!search) {
     if (const int error = try_listen(at, backlog, &out.fd)) {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "plugin/base/digest.h"
+#include "plugin/base/text.h"
 
 namespace prunex::collective {
 namespace {
@@ -15,7 +16,8 @@ Result<> check(const AgreeSpec& s, size_t out) {
     return fail(Code::invalid_argument, std::move(text));
   };
   if (out != s.scores.size()) {
-    return invalid(strf("keep_out has %zu entries for %zu groups", out, s.scores.size()));
+    return invalid(
+        strf("keep_out has %zu entries for %s", out, counted(s.scores.size(), "group").c_str()));
   }
   if (!std::isfinite(s.weight) || s.weight < 0) {
     return invalid(strf("weight %g: finite and not negative is needed", s.weight));
@@ -24,7 +26,8 @@ Result<> check(const AgreeSpec& s, size_t out) {
     return invalid(strf("hysteresis %g: finite and not negative is needed", s.hysteresis));
   }
   if (!s.incumbents.empty() && s.incumbents.size() != s.scores.size()) {
-    return invalid(strf("%zu incumbents for %zu groups", s.incumbents.size(), s.scores.size()));
+    return invalid(strf("%zu incumbents for %s", s.incumbents.size(),
+                        counted(s.scores.size(), "group").c_str()));
   }
   size_t groups = 0;
   for (size_t l = 0; l < s.layer_groups.size(); ++l) {
@@ -34,13 +37,13 @@ Result<> check(const AgreeSpec& s, size_t out) {
     }
     groups += s.layer_groups[l];
     if (s.mode == AgreeMode::top_k && s.layer_keep[l] > s.layer_groups[l]) {
-      return invalid(
-          strf("layer %zu keeps %zu of its %zu groups", l, s.layer_keep[l], s.layer_groups[l]));
+      return invalid(strf("layer %zu keeps %zu of its %s", l, s.layer_keep[l],
+                          counted(s.layer_groups[l], "group").c_str()));
     }
   }
   if (groups != s.scores.size()) {
-    return invalid(
-        strf("the layers have %zu groups, there are %zu scores", groups, s.scores.size()));
+    return invalid(strf("the layers have %s, there are %zu scores",
+                        counted(groups, "group").c_str(), s.scores.size()));
   }
   return {};
 }

@@ -9,6 +9,7 @@
 #include "kernels/pack.h"
 #include "plugin/base/digest.h"
 #include "plugin/base/log.h"
+#include "plugin/base/text.h"
 
 namespace prunex::collective {
 namespace {
@@ -20,6 +21,38 @@ uint64_t dense_wire_bytes(const topo::World& world, const CallSpec& spec, const 
   const Traffic traffic{spec.scope == Scope::node ? 1 : world.nodes.size(),
                         size_of(partial_type(spec.type, spec.op)), size_of(spec.type)};
   return wire_bytes(choose_algorithm(tuning, traffic, spec.count), traffic, spec.count);
+}
+
+const char* name_of(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::differ:
+      return "ranks disagree: nothing written";
+    case Outcome::violated:
+      return "dropped elements are not zero: nothing written, once more";
+    case Outcome::done:
+      break;
+  }
+  return "done";
+}
+
+std::string what_it_moves(const Plan& plan, const CallSpec& spec, const Layout& layout) {
+  constexpr const char* kScopes[] = {"world", "node", "leaders"};
+  const std::string mode =
+      layout.dense() ? "dense"
+                     : strf("compact, %llu kept", static_cast<unsigned long long>(layout.kept));
+  return strf("%s of %s %s over %s, %s, %s in %s of up to %zu bytes", prunex::name_of(plan.op),
+              counted(spec.count, "element").c_str(), prunex::name_of(plan.type),
+              kScopes[static_cast<size_t>(plan.scope)], mode.c_str(), name_of(plan.algorithm),
+              counted(plan.chunks.size(), "chunk").c_str(),
+              plan.chunk_elements * size_of(plan.type));
+}
+
+std::string time_of_stages(const StageTimes& before, const StageTimes& after) {
+  const auto us = [](uint64_t a, uint64_t b) { return static_cast<double>(b - a) / 1e3; };
+  return strf("%.1f us (busy: pack %.1f, reduce %.1f, agree %.1f, between nodes %.1f, unpack %.1f)",
+              us(before.total, after.total), us(before.pack, after.pack),
+              us(before.reduce, after.reduce), us(before.agree, after.agree),
+              us(before.inter, after.inter), us(before.unpack, after.unpack));
 }
 
 }  // namespace
@@ -221,8 +254,18 @@ Result<Outcome> Comm::exchange(const CallSpec& spec, const MaskedLayout& masked,
   h.wire_kept = masked.layout.kept;
   attempted_end_ = in.end();
 
+  const StageTimes before = context_.times;
+  const uint64_t sent = bytes_between_nodes(&LeaderLinks::bytes_sent);
+  const uint64_t received = bytes_between_nodes(&LeaderLinks::bytes_received);
   Exchange one(context_, in);
   auto outcome = one.run();
+  PRUNEX_LOG(
+      trace, "exchange %llu: %s; sent %llu and received %llu bytes; %s; %s",
+      static_cast<unsigned long long>(in.turn), what_it_moves(*plan, spec, masked.layout).c_str(),
+      static_cast<unsigned long long>(bytes_between_nodes(&LeaderLinks::bytes_sent) - sent),
+      static_cast<unsigned long long>(bytes_between_nodes(&LeaderLinks::bytes_received) - received),
+      time_of_stages(before, context_.times).c_str(),
+      !outcome ? outcome.error().text.c_str() : name_of(*outcome));
   if (!outcome) {
     return tl::unexpected(die(outcome.error()));
   }
@@ -268,13 +311,18 @@ void Comm::count(const CallSpec& spec, bool compact) {
   }
 }
 
+uint64_t Comm::bytes_between_nodes(uint64_t LeaderLinks::*direction) const {
+  uint64_t bytes = 0;
+  for (const auto& links : context_.links) {
+    bytes += links != nullptr ? (*links).*direction : 0;
+  }
+  return bytes;
+}
+
 void Comm::refresh_stats() {
   const std::lock_guard lock(stats_mutex_);
-  stats_.bytes_sent = stats_.bytes_received = 0;
-  for (const auto& links : context_.links) {
-    stats_.bytes_sent += links != nullptr ? links->bytes_sent : 0;
-    stats_.bytes_received += links != nullptr ? links->bytes_received : 0;
-  }
+  stats_.bytes_sent = bytes_between_nodes(&LeaderLinks::bytes_sent);
+  stats_.bytes_received = bytes_between_nodes(&LeaderLinks::bytes_received);
   stats_.times = context_.times;
 }
 

@@ -113,6 +113,7 @@ class Comm {
   [[nodiscard]] std::vector<uint8_t> broken_segments(const CallSpec& spec);
   [[nodiscard]] bool sample_due(const CallSpec& spec, const Effective& e);
   void count(const CallSpec& spec, bool compact);
+  [[nodiscard]] uint64_t bytes_between_nodes(uint64_t LeaderLinks::*direction) const;
   void refresh_stats();
   [[nodiscard]] std::shared_ptr<const Plan> plan_for(const PlanRequest& request);
   [[nodiscard]] Result<Outcome> exchange(const CallSpec& spec, const MaskedLayout& masked,

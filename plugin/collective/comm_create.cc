@@ -32,7 +32,7 @@ Result<std::unique_ptr<Comm>> Comm::create(const CommOptions& options) {
                      c.rank, c.size));
   }
   if (c.rank >= c.size) {
-    return fail(Code::config, strf("rank %d of a world of %d ranks", c.rank, c.size));
+    return fail(Code::config, strf("rank %d is not below the world's size of %d", c.rank, c.size));
   }
   if (c.root.empty() && !options.store && c.size > 1) {
     return fail(
@@ -111,7 +111,9 @@ Result<> Comm::build() {
     return fail(Code::system, "eventfd failed: too many open files? see ulimit -n", errno);
   }
   thread_ = std::thread([this] { serve(); });
-  PRUNEX_LOG(info, "%s", topology_text_.c_str());
+  if (context_.rank == 0) {  // it is the same on all
+    PRUNEX_LOG(info, "%s", topology_text_.c_str());
+  }
   return {};
 }
 

@@ -229,14 +229,9 @@ Result<> Comm::resolve_violation(const CallSpec& spec, const MaskedLayout& maske
         const Segment& s = layout.segments[o.segment];
         PRUNEX_LOG(
             warn,
-            "parameter %s promised zeros, but rank %d has %llu non-zero dropped elements (%llu "
-            "of them not finite), the first at element %llu of the buffer, %.3g of the "
-            "energy; it stays dense until its mask changes. Masked training that may have "
-            "gradients there wants the 'project' contract",
-            name_of_segment(s.name, o.segment).c_str(), rank,
-            static_cast<unsigned long long>(o.nonzero),
-            static_cast<unsigned long long>(o.nonfinite),
-            static_cast<unsigned long long>(o.element), o.ratio);
+            "parameter %s promised zeros, but rank %d has %s; it stays dense until its mask "
+            "changes. Masked training that may have gradients there wants the 'project' contract",
+            name_of_segment(s.name, o.segment).c_str(), rank, describe(o).c_str());
       }
       dense[o.segment] = 1;
       broken[parameter_key(layout, o.segment)] = layout.segments[o.segment].mask->digest;

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "plugin/base/dtype.h"
+#include "plugin/base/text.h"
 #include "plugin/base/wire.h"
 
 namespace prunex::collective {
@@ -69,16 +70,32 @@ std::string name_of_segment(const std::string& name, size_t index) {
   return name.empty() ? strf("segment %zu", index) : strf("'%s'", name.c_str());
 }
 
+std::string describe(const Offence& o) {
+  const bool none_finite = o.nonfinite == o.nonzero;
+  std::string text =
+      counted(o.nonzero, none_finite ? "dropped element" : "non-zero dropped element");
+  if (none_finite) {
+    text += o.nonzero == 1 ? " that is not finite" : " that are not finite";
+  } else if (o.nonfinite > 0) {
+    text += strf(" (%llu of them not finite)", static_cast<unsigned long long>(o.nonfinite));
+  }
+  text += strf(", %sat element %llu of the buffer", o.nonzero == 1 ? "" : "the first ",
+               static_cast<unsigned long long>(o.element));
+  // Infinities have no energy that could be compared.
+  return none_finite ? text
+                     : text + strf(", with %.3g of the %senergy", o.ratio,
+                                   o.nonfinite > 0 ? "finite " : "");
+}
+
 Difference compare(int a, const CallRecord& x, int b, const CallRecord& y) {
   constexpr const char* kScopes[] = {"world", "node", "leaders"};
   const auto name = [](const auto& r, const char* what) {
     return what[0] == 'o' ? name_of(static_cast<Op>(r.op)) : name_of(static_cast<DType>(r.dtype));
   };
   if (x.count != y.count) {
-    return {
-        strf("rank %d passes %llu elements, rank %d passes %llu", a,
-             static_cast<unsigned long long>(x.count), b, static_cast<unsigned long long>(y.count)),
-        false};
+    return {strf("rank %d passes %s, rank %d passes %llu", a, counted(x.count, "element").c_str(),
+                 b, static_cast<unsigned long long>(y.count)),
+            false};
   }
   if (x.dtype != y.dtype) {
     return {strf("rank %d passes %s, rank %d passes %s", a, name(x, "dtype"), b, name(y, "dtype")),

@@ -32,7 +32,7 @@ struct Difference {
 struct Offence {
   uint32_t segment = 0;
   uint64_t element = 0, nonzero = 0, nonfinite = 0;
-  double ratio = 0;
+  double ratio = 0;  // energy of the finite offenders over that of all finite elements
 };
 
 [[nodiscard]] std::string write(const CallRecord& record);
@@ -41,6 +41,7 @@ struct Offence {
 [[nodiscard]] Result<std::vector<Offence>> read_offences(std::string_view bytes);
 
 [[nodiscard]] Difference compare(int a, const CallRecord& x, int b, const CallRecord& y);
+[[nodiscard]] std::string describe(const Offence& offence);  // "2 non-zero dropped elements, ..."
 [[nodiscard]] std::string name_of_segment(const std::string& name, size_t index);
 
 }  // namespace prunex::collective

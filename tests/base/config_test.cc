@@ -176,6 +176,21 @@ TEST(Config, long_or_binary_values_stay_one_short_line) {
   EXPECT_THAT(fault({{"PRUNEX_ISA", "a\nb"}}), Not(HasSubstr("\n")));
 }
 
+TEST(Config, one_process_of_a_node_speaks_for_it) {
+  const auto speaks = [](const Variables& set) {
+    const auto loaded = load(set);
+    EXPECT_TRUE(loaded);
+    return loaded && loaded->speaks_for_node;
+  };
+  EXPECT_TRUE(speaks({}));
+  EXPECT_TRUE(speaks({{"RANK", "4"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "0"}}));
+  EXPECT_FALSE(speaks({{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}}));
+  EXPECT_FALSE(speaks({{"OMPI_COMM_WORLD_LOCAL_RANK", "3"}}));
+  EXPECT_FALSE(speaks({{"SLURM_LOCALID", "1"}}));
+  EXPECT_TRUE(speaks({{"PRUNEX_RANK", "0"}, {"PRUNEX_WORLD_SIZE", "2"}}));
+  EXPECT_FALSE(speaks({{"PRUNEX_RANK", "1"}, {"PRUNEX_WORLD_SIZE", "2"}}));
+}
+
 TEST(Config, an_empty_value_is_an_unset_one) {
   const auto loaded = load({{"PRUNEX_STREAMS", ""},
                             {"PRUNEX_RANK", ""},

@@ -112,7 +112,8 @@ TEST(Reports, C14_range_is_used_up) {
   const auto opened = Control::open(options);
   ASSERT_FALSE(opened);
   EXPECT_THAT(opened.error().text,
-              AllOf(HasSubstr("PRUNEX_PORT_RANGE=" + options.port_range), HasSubstr("all 1")));
+              AllOf(HasSubstr("PRUNEX_PORT_RANGE=" + options.port_range), HasSubstr("has 1 port,"),
+                    HasSubstr("a leader needs one port for each rail")));
 }
 
 TEST(Reports, C1_no_such_interface_fails_on_every_rank_at_once) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "plugin/collective/recovery_records.h"
 #include "tests/collective/cluster.h"
 #include "tests/collective/float_call.h"
 
@@ -106,6 +107,22 @@ TEST_P(LosslessOffence, GivesTheDenseSumOnceWarned) {
   EXPECT_NE(warnings[0].find("'weight'"), std::string::npos) << warnings[0];
   EXPECT_NE(warnings[0].find("rank " + std::to_string(o.rank)), std::string::npos) << warnings[0];
   EXPECT_NE(warnings[0].find(std::to_string(o.at)), std::string::npos) << warnings[0];
+}
+
+TEST(Lossless, ViolationsAreToldInWords) {
+  using Told = collective::Offence;
+  EXPECT_EQ(describe(Told{0, 5, 1, 0, 0.25}),
+            "1 non-zero dropped element, at element 5 of the buffer, with 0.25 of the energy");
+  EXPECT_EQ(describe(Told{0, 5, 3, 0, 0.25}),
+            "3 non-zero dropped elements, the first at element 5 of the buffer, with 0.25 of the "
+            "energy");
+  EXPECT_EQ(describe(Told{0, 7, 1, 1, 0}),
+            "1 dropped element that is not finite, at element 7 of the buffer");
+  EXPECT_EQ(describe(Told{0, 7, 2, 2, 0}),
+            "2 dropped elements that are not finite, the first at element 7 of the buffer");
+  EXPECT_EQ(describe(Told{0, 7, 2, 1, 0.5}),
+            "2 non-zero dropped elements (1 of them not finite), the first at element 7 of the "
+            "buffer, with 0.5 of the finite energy");
 }
 
 INSTANTIATE_TEST_SUITE_P(Values, LosslessOffence,

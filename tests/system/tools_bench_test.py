@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -185,6 +186,35 @@ def case_silent_when_all_is_well():
     expect(done.code == 0 and done.err == "" and done.out.startswith("# prunex bench allreduce"), done)
     done = allreduce("--nodes", 2, "--size", "64k", *QUICK, "--progress")
     expect(done.code == 0 and done.err.endswith("\n") and done.out != "", done)
+
+
+def case_trace_tells_of_every_call():
+    done = allreduce("--nodes", 2, "--ranks-per-node", 2, "--size", "1M", "--keep", 0.4, "--iters", 1, "--warmup", 0,
+                     env={"PRUNEX_DEBUG": "TRACE"})
+    lines = [line for line in done.err.splitlines() if line.startswith("prunex TRACE") and "262144 elements f32" in line]
+    form = re.compile(r"prunex TRACE rank (\d): exchange (\d+): sum of 262144 elements f32 over world, "
+                      r"(dense|compact, 10\d{4} kept), exchange in (\d+) chunks of up to \d+ bytes; "
+                      r"sent (\d+) and received (\d+) bytes; [\d.]+ us \(busy: pack [\d.]+, reduce [\d.]+, "
+                      r"agree [\d.]+, between nodes [\d.]+, unpack [\d.]+\); done$")
+    told = [form.match(line) for line in lines]
+    expect(len(told) == 8 and all(told), "each of 4 ranks tells of 2 calls:", lines)
+    for rank in range(4):
+        mine = [t for t in told if t[1] == str(rank)]
+        expect([t[3][:5] for t in mine] == ["dense", "compa"] and int(mine[0][2]) < int(mine[1][2]), mine)
+        sent = [int(t[5]) for t in mine]
+        if rank in (0, 2):  # the leaders
+            expect(sent[0] >= 1 << 20 and 0.4 * sent[0] < sent[1] < 0.45 * sent[0], sent)
+        else:
+            expect(sent == [0, 0], sent)
+    expect(done.err.count("2 nodes, 4 ranks, 1 rail") == 1, "the topology is told once", done.err)
+    quiet = allreduce("--nodes", 2, "--size", "1M", *QUICK, env={"PRUNEX_DEBUG": "INFO"}).err
+    expect("exchange" not in quiet and quiet.count("2 nodes, 2 ranks, 1 rail") == 1, quiet)
+
+
+def case_unknown_variable_is_told_once_per_node():
+    done = allreduce("--nodes", 2, "--ranks-per-node", 3, "--size", "1k", *QUICK, env={"PRUNEX_STREAM": "2"})
+    told = [line for line in done.err.splitlines() if "PRUNEX_STREAM is set" in line]
+    expect(done.code == 0 and len(told) == 2 and all("PRUNEX_STREAMS" in line for line in told), done.err)
 
 
 def case_unwritable_path_fails_at_once():
