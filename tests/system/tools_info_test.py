@@ -156,4 +156,12 @@ def case_topo_draws_machines_from_files():
     expect(done.code == 1 and "/nonexist/x.svg" in done.err and done.out == "", done)
 
 
+def case_readme_shows_what_topo_draws():
+    line = next(l for l in (ROOT / "README.md").read_text().splitlines() if "prunex topo --input" in l)
+    words = line.split("`")[1].split()
+    expect(words[0] == "prunex" and words[-2] == "--svg", words)
+    done = prunex(*words[1:-1], "-", cwd=ROOT)
+    expect(done.code == 0 and done.out == (ROOT / words[-1]).read_text(), "docs/topology.svg is out of date")
+
+
 run_cases(globals())
