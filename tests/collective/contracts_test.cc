@@ -160,7 +160,7 @@ TEST_P(ProjectOp, NothingDroppedReachesAnybody) {
   run_ranks({0, 1, 1}, [](Comm& comm, int rank) {
     uint64_t nonzero = 0;
     for (const uint64_t count : {uint64_t{3}, uint64_t{100}, uint64_t{20'000}}) {
-      for (const uint64_t keep : {0, 1, 99, 100}) {
+      for (const uint64_t keep : std::initializer_list<uint64_t>{0, 1, 99, 100}) {
         const MaskedPtr masked = striped(count, keep, 100, Contract::project);
         constexpr float kJunk[] = {kNan, kInf, -kInf, 3, -0.0f};
         std::vector<float> in(count), out(count, 7);

@@ -75,7 +75,7 @@ TEST(Pacing, connections_of_a_leader_come_to_the_rate_of_its_link) {
   EXPECT_EQ(connection_rate(0, 2), 0u);
   EXPECT_EQ(connection_rate(8'000'000, 1), 0u);
   constexpr uint64_t kLink = 8'000'000'000, kBytes = kLink / 8, kElements = 240'000'000;
-  for (const size_t nodes : {2, 3, 4, 5, 8}) {
+  for (const size_t nodes : std::initializer_list<size_t>{2, 3, 4, 5, 8}) {
     const Traffic traffic{nodes, 4, 4};
     const Algorithm a = choose_algorithm(Tuning{}, traffic, kElements);
     const uint64_t connections = (nodes - 1) * (a == Algorithm::scatter ? 2 : 1);
@@ -102,7 +102,7 @@ TEST(Plan, EverySendHasItsReceive) {
     request.op = static_cast<Op>(random() % kNumOps);
     request.scope = static_cast<Scope>(random() % 3);
     Tuning tuning;
-    tuning.chunk_bytes = 4096 << random() % 7;
+    tuning.chunk_bytes = size_t{4096} << random() % 7;
     tuning.forced = random() % 2 == 0 ? -1 : static_cast<int>(1 + random() % 3);
     check_matching(world, request, tuning);
   }

@@ -198,7 +198,7 @@ TEST(Reports, E21_every_split_is_within_the_bound_of_the_exact_sum) {
       call.op = op;
       call.count = 20'011;
       fill_reals(call, random, 6);
-      for (const size_t cuts : {1, 2, 7}) {
+      for (const size_t cuts : std::initializer_list<size_t>{1, 2, 7}) {
         expect_within_bound(call, kOneTwoThree, cuts);
       }
     }

@@ -42,7 +42,7 @@ TEST(Reports, E10_sparse_is_never_more_than_dense) {
   const uint64_t dense = bytes_of(nodes, kCount, 100, Contract::lossless);
   EXPECT_GE(dense, 2 * 4 * kCount);
   uint64_t before = 0;
-  for (const uint64_t percent : {0, 1, 10, 50, 90, 99, 100}) {
+  for (const uint64_t percent : std::initializer_list<uint64_t>{0, 1, 10, 50, 90, 99, 100}) {
     const uint64_t bytes = bytes_of(nodes, kCount, percent, Contract::lossless);
     EXPECT_GE(bytes, before) << percent << " %";
     EXPECT_LE(bytes, allowed(dense)) << percent << " %";
@@ -60,7 +60,8 @@ TEST(Wire, NoSizeSendsMoreThanDense) {
                                         static_cast<size_t>(narrow)};
       for (uint64_t count = 1; count < 400'000; count += 1 + count / 50) {
         const uint64_t dense = wire_bytes(choose_algorithm(tuning, traffic, count), traffic, count);
-        for (const uint64_t percent : {0, 1, 20, 40, 60, 80, 90, 95, 97}) {
+        for (const uint64_t percent :
+             std::initializer_list<uint64_t>{0, 1, 20, 40, 60, 80, 90, 95, 97}) {
           const uint64_t kept = count * percent / 100;
           const auto algorithm = choose_algorithm(tuning, traffic, kept, count);
           ASSERT_LE(wire_bytes(algorithm, traffic, kept), dense)
@@ -75,9 +76,9 @@ TEST(Wire, NoSizeSendsMoreThanDense) {
 // The same on the wire, where the table would have picked an algorithm that sends more.
 TEST(Wire, AFewElementsLessDoNotCostThreeTimesTheBytes) {
   const std::vector<int> nodes = {0, 1, 2, 3};
-  for (const uint64_t count : {4'400, 5'600, 6'000}) {
+  for (const uint64_t count : std::initializer_list<uint64_t>{4'400, 5'600, 6'000}) {
     const uint64_t dense = bytes_of(nodes, count, 100, Contract::lossless);
-    for (const uint64_t percent : {60, 90, 96}) {
+    for (const uint64_t percent : std::initializer_list<uint64_t>{60, 90, 96}) {
       EXPECT_LE(bytes_of(nodes, count, percent, Contract::lossless), allowed(dense))
           << count << " elements, " << percent << " %";
       EXPECT_LE(bytes_of(nodes, count, percent, Contract::project), allowed(dense));

@@ -31,7 +31,8 @@ TEST_P(AuditTest, audit_knows_negative_zero_nan_and_subnormals) {
   const Slice s{0, 1, 0, 200};
   for (const DType type : kAllTypes) {
     const size_t size = size_of(type);
-    for (const uint64_t at : {0, 49, 51, 63, 64, 99, 100, 163, 199}) {
+    for (const uint64_t at :
+         std::initializer_list<uint64_t>{0, 49, 51, 63, 64, 99, 100, 163, 199}) {
       SCOPED_TRACE(testing::Message() << prunex::name_of(type) << " element " << at);
       std::vector<std::byte> buffer(200 * size);
       for (uint64_t i = 0; i < 200; ++i) {

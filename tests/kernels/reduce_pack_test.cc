@@ -91,7 +91,7 @@ TEST_P(ReducePackTest, equals_pack_and_reduce_for_random_slices) {
 
 // Larger than many tiles, with rows longer and shorter than one.
 TEST_P(ReducePackTest, rows_longer_than_a_tile) {
-  for (const size_t columns : {9000, 4097, 1100, 130}) {
+  for (const size_t columns : std::initializer_list<size_t>{9000, 4097, 1100, 130}) {
     for (const double density : {0.05, 0.5, 1.0}) {
       MaskBuilder b(6 * columns);
       const int32_t p = b.pattern(random_bits(rng_, columns, density));

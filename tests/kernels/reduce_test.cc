@@ -27,8 +27,8 @@ bool meaningful(Op op, uint64_t divisor, bool integer) {
 template <class In, class Out>
 void check_pair(Rng& rng) {
   constexpr bool kInteger = std::is_integral_v<typename In::Memory> && !is_float(In::kType);
-  for (const size_t num : {1, 2, 3, 5, 9}) {
-    for (const size_t count : {0, 1, 7, 8, 255, 256, 257, 1003}) {
+  for (const size_t num : std::initializer_list<size_t>{1, 2, 3, 5, 9}) {
+    for (const size_t count : std::initializer_list<size_t>{0, 1, 7, 8, 255, 256, 257, 1003}) {
       auto src = random_sources<In>(rng, num, count);
       if (In::kType == DType::i64) {  // sums must stay inside, the model has 128 bits
         for (auto& s : src) {
