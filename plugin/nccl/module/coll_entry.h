@@ -19,7 +19,7 @@ struct CollEntry : DeviceEntry {
   // v6 to v10
   static Status init(Logger log) noexcept {
     remember_logger(log);
-    return guarded([&](const InternalTable& t) {
+    return call([&](const InternalTable& t) {
       tell_chosen<V>("ncclCollNet", told);
       return coll_contexts.init(t, log);
     });
@@ -27,7 +27,7 @@ struct CollEntry : DeviceEntry {
   // v11, v12: once per communicator
   static Status init(void** ctx, uint64_t comm_id, Logger log) noexcept {
     remember_logger(log);
-    return guarded([&](const InternalTable& t) -> int {
+    return call([&](const InternalTable& t) -> int {
       if (ctx == nullptr) {
         return kInvalidArgument;
       }
@@ -40,52 +40,50 @@ struct CollEntry : DeviceEntry {
     if (ctx == nullptr) {
       return kSuccess;
     }
-    return guarded([&](const InternalTable& t) { return t.coll.finalize(ctx); });
+    return call([&](const InternalTable& t) { return t.coll.finalize(ctx); });
   }
 
   static Status listen(int device, void* handle, void** comm) noexcept {
-    return guarded([&](const InternalTable& t) -> int {
+    return call([&](const InternalTable& t) -> int {
       void* ctx = nullptr;
       const Status status = coll_contexts.get(t, abi::kTrafficClassUnset, &ctx);
       return status != kSuccess ? status : t.coll.listen(ctx, device, handle, comm);
     });
   }
   static Status listen(void* ctx, int device, void* handle, void** comm) noexcept {
-    return guarded(
-        [&](const InternalTable& t) { return t.coll.listen(ctx, device, handle, comm); });
+    return call([&](const InternalTable& t) { return t.coll.listen(ctx, device, handle, comm); });
   }
   static Status connect(void** handles, int ranks, int rank, void* listen_comm,
                         void** comm) noexcept {
-    return guarded([&](const InternalTable& t) {
+    return call([&](const InternalTable& t) {
       return t.coll.connect(handles, ranks, rank, listen_comm, comm);
     });
   }
   static Status reduce_support(abi::DataType type, abi::RedOp op, int* supported) noexcept {
-    return guarded(
-        [&](const InternalTable& t) { return t.coll.reduce_support(type, op, supported); });
+    return call([&](const InternalTable& t) { return t.coll.reduce_support(type, op, supported); });
   }
 
   template <class Size>
   static Status reg_mr(void* comm, void* data, Size size, int type, void** mr) noexcept {
-    return guarded([&](const InternalTable& t) -> int {
+    return call([&](const InternalTable& t) -> int {
       return fits(size, "regMr") ? t.coll.reg_mr(comm, data, static_cast<size_t>(size), type, mr)
                                  : kInvalidArgument;
     });
   }
   static Status reg_mr_dmabuf(void* comm, void* data, size_t size, int type, uint64_t offset,
                               int fd, void** mr) noexcept {
-    return guarded([&](const InternalTable& t) {
+    return call([&](const InternalTable& t) {
       return t.coll.reg_mr_dmabuf(comm, data, size, type, offset, fd, mr);
     });
   }
   static Status dereg_mr(void* comm, void* mr) noexcept {
-    return guarded([&](const InternalTable& t) { return t.coll.dereg_mr(comm, mr); });
+    return call([&](const InternalTable& t) { return t.coll.dereg_mr(comm, mr); });
   }
 
   template <class Count>
   static Status iallreduce(void* comm, void* send, void* recv, Count count, abi::DataType type,
                            abi::RedOp op, void* send_mr, void* recv_mr, void** request) noexcept {
-    return guarded([&](const InternalTable& t) -> int {
+    return call([&](const InternalTable& t) -> int {
       if (request == nullptr || !fits(count, "iallreduce")) {
         return kInvalidArgument;
       }
@@ -99,7 +97,7 @@ struct CollEntry : DeviceEntry {
   static Status iallgather(void* comm, void* send, int n, Sge* recv, size_t bytes_per_rank,
                            size_t window_offset, size_t window_bytes, void* send_mr,
                            void** request) noexcept {
-    return guarded([&](const InternalTable& t) -> int {
+    return call([&](const InternalTable& t) -> int {
       CollPart parts[kMaxParts];
       if (request == nullptr || !convert(n, recv, parts, "iallgather")) {
         return kInvalidArgument;
@@ -114,7 +112,7 @@ struct CollEntry : DeviceEntry {
   static Status ireducescatter(void* comm, int n, Sge* send, void* recv, size_t bytes_per_rank,
                                size_t window_offset, size_t window_bytes, abi::DataType type,
                                abi::RedOp op, void* recv_mr, void** request) noexcept {
-    return guarded([&](const InternalTable& t) -> int {
+    return call([&](const InternalTable& t) -> int {
       CollPart parts[kMaxParts];
       if (request == nullptr || !convert(n, send, parts, "ireducescatter")) {
         return kInvalidArgument;
@@ -126,7 +124,7 @@ struct CollEntry : DeviceEntry {
   }
 
   static Status iflush(void* comm, void* data, int size, void* mr, void** request) noexcept {
-    return guarded([&](const InternalTable& t) -> int {
+    return call([&](const InternalTable& t) -> int {
       if (request == nullptr || !fits(size, "iflush")) {
         return kInvalidArgument;
       }
@@ -135,13 +133,13 @@ struct CollEntry : DeviceEntry {
     });
   }
   static Status test(void* request, int* done, int* size) noexcept {
-    return guarded([&](const InternalTable& t) { return t.coll.test(request, done, size); });
+    return call([&](const InternalTable& t) { return t.coll.test(request, done, size); });
   }
   static Status close_coll(void* comm) noexcept {
-    return guarded([&](const InternalTable& t) { return t.coll.close_coll(comm); });
+    return call([&](const InternalTable& t) { return t.coll.close_coll(comm); });
   }
   static Status close_listen(void* comm) noexcept {
-    return guarded([&](const InternalTable& t) { return t.coll.close_listen(comm); });
+    return call([&](const InternalTable& t) { return t.coll.close_listen(comm); });
   }
 
   static inline constinit std::atomic<bool> told{false};

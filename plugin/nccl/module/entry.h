@@ -53,11 +53,11 @@ void fill_properties(const NetProperties& from, int device, P* to) {
 // CollNet device i is Net device i: NCCL merges them by name and passes on the index.
 struct DeviceEntry {
   static Status devices(int* count) noexcept {
-    return guarded([&](const InternalTable& t) { return t.net.devices(count); });
+    return call([&](const InternalTable& t) { return t.net.devices(count); });
   }
   template <class P>
   static Status properties(int device, P* out) noexcept {
-    return guarded([&](const InternalTable& t) -> int {
+    return call([&](const InternalTable& t) -> int {
       if (out == nullptr) {
         return kInvalidArgument;
       }

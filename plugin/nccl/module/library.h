@@ -2,7 +2,6 @@
 // The module's one tie to libprunex.so: its table, checked, and NCCL's logger.
 #pragma once
 #include <cstdint>
-#include <new>
 
 #include "plugin/nccl/abi/types.h"
 
@@ -24,17 +23,13 @@ void say(abi::LogLevel level, const char* file, int line, const char* format, ..
 // "NET/PRUNEX: ncclNet_v11 of FILE, libprunex VERSION of FILE".
 void say_what_is_used(const char* kind, int version);
 
-// Runs `f` with the library's table. No exception crosses into NCCL.
+// Calls `f` with the library's table. What is behind the table does not throw, and the module
+// itself neither allocates nor throws: each file has a C++ runtime of its own, and no exception
+// could cross.
 template <class F>
-Status guarded(F&& f) noexcept {
-  try {
-    const InternalTable* const table = library();
-    return table == nullptr ? kInvalidUsage : static_cast<Status>(f(*table));
-  } catch (const std::bad_alloc&) {
-    return kSystemError;
-  } catch (...) {
-    return kInternalError;
-  }
+Status call(F&& f) noexcept {
+  const InternalTable* const table = library();
+  return table == nullptr ? kInvalidUsage : static_cast<Status>(f(*table));
 }
 
 // Sizes were int before v8 and v9.

@@ -19,7 +19,7 @@ struct NetEntry : DeviceEntry {
   // v6 to v9
   static Status init(Logger log) noexcept {
     remember_logger(log);
-    return guarded([&](const InternalTable& t) {
+    return call([&](const InternalTable& t) {
       tell_chosen<V>("ncclNet", told);
       return net_contexts.init(t, log);
     });
@@ -30,7 +30,7 @@ struct NetEntry : DeviceEntry {
   static Status init(void** ctx, uint64_t comm_id, abi::CommConfig* config, Logger log,
                      abi::ProfilerCallback*) noexcept {
     remember_logger(log);
-    return guarded([&](const InternalTable& t) -> int {
+    return call([&](const InternalTable& t) -> int {
       if (ctx == nullptr) {
         return kInvalidArgument;
       }
@@ -46,18 +46,18 @@ struct NetEntry : DeviceEntry {
     if (ctx == nullptr) {
       return kSuccess;
     }
-    return guarded([&](const InternalTable& t) { return t.net.finalize(ctx); });
+    return call([&](const InternalTable& t) { return t.net.finalize(ctx); });
   }
 
   static Status listen(int device, void* handle, void** comm) noexcept {
-    return guarded([&](const InternalTable& t) -> int {
+    return call([&](const InternalTable& t) -> int {
       void* ctx = nullptr;
       const Status status = net_contexts.get(t, abi::kTrafficClassUnset, &ctx);
       return status != kSuccess ? status : t.net.listen(ctx, device, handle, comm);
     });
   }
   static Status listen(void* ctx, int device, void* handle, void** comm) noexcept {
-    return guarded([&](const InternalTable& t) { return t.net.listen(ctx, device, handle, comm); });
+    return call([&](const InternalTable& t) { return t.net.listen(ctx, device, handle, comm); });
   }
 
   // v6
@@ -77,12 +77,11 @@ struct NetEntry : DeviceEntry {
   // v11, v12
   static Status connect(void* ctx, int device, void* handle, void** comm,
                         abi::DeviceHandle**) noexcept {
-    return guarded(
-        [&](const InternalTable& t) { return t.net.connect(ctx, device, handle, comm); });
+    return call([&](const InternalTable& t) { return t.net.connect(ctx, device, handle, comm); });
   }
 
   static Status accept(void* listen_comm, void** comm) noexcept {
-    return guarded([&](const InternalTable& t) { return t.net.accept(listen_comm, comm); });
+    return call([&](const InternalTable& t) { return t.net.accept(listen_comm, comm); });
   }
   static Status accept(void* listen_comm, void** comm, abi::DeviceHandle**) noexcept {
     return accept(listen_comm, comm);
@@ -90,25 +89,25 @@ struct NetEntry : DeviceEntry {
 
   template <class Size>
   static Status reg_mr(void* comm, void* data, Size size, int type, void** mr) noexcept {
-    return guarded([&](const InternalTable& t) -> int {
+    return call([&](const InternalTable& t) -> int {
       return fits(size, "regMr") ? t.net.reg_mr(comm, data, static_cast<size_t>(size), type, mr)
                                  : kInvalidArgument;
     });
   }
   static Status reg_mr_dmabuf(void* comm, void* data, size_t size, int type, uint64_t offset,
                               int fd, void** mr) noexcept {
-    return guarded([&](const InternalTable& t) {
+    return call([&](const InternalTable& t) {
       return t.net.reg_mr_dmabuf(comm, data, size, type, offset, fd, mr);
     });
   }
   static Status dereg_mr(void* comm, void* mr) noexcept {
-    return guarded([&](const InternalTable& t) { return t.net.dereg_mr(comm, mr); });
+    return call([&](const InternalTable& t) { return t.net.dereg_mr(comm, mr); });
   }
 
   template <class Size>
   static Status isend(void* comm, void* data, Size size, int tag, void* mr,
                       void** request) noexcept {
-    return guarded([&](const InternalTable& t) -> int {
+    return call([&](const InternalTable& t) -> int {
       if (request == nullptr || !fits(size, "isend")) {
         return kInvalidArgument;
       }
@@ -141,7 +140,7 @@ struct NetEntry : DeviceEntry {
   // v9
   static Status irecv(void* comm, int n, void** data, size_t* sizes, int* tags, void** mrs,
                       void** request) noexcept {
-    return guarded([&](const InternalTable& t) -> int {
+    return call([&](const InternalTable& t) -> int {
       if (request == nullptr) {
         return kInvalidArgument;
       }
@@ -163,7 +162,7 @@ struct NetEntry : DeviceEntry {
 
   static Status iflush(void* comm, int n, void** data, int* sizes, void** mrs,
                        void** request) noexcept {
-    return guarded([&](const InternalTable& t) -> int {
+    return call([&](const InternalTable& t) -> int {
       if (request == nullptr) {
         return kInvalidArgument;
       }
@@ -172,20 +171,20 @@ struct NetEntry : DeviceEntry {
     });
   }
   static Status test(void* request, int* done, int* sizes) noexcept {
-    return guarded([&](const InternalTable& t) { return t.net.test(request, done, sizes); });
+    return call([&](const InternalTable& t) { return t.net.test(request, done, sizes); });
   }
   static Status close_send(void* comm) noexcept {
-    return guarded([&](const InternalTable& t) { return t.net.close_send(comm); });
+    return call([&](const InternalTable& t) { return t.net.close_send(comm); });
   }
   static Status close_recv(void* comm) noexcept {
-    return guarded([&](const InternalTable& t) { return t.net.close_recv(comm); });
+    return call([&](const InternalTable& t) { return t.net.close_recv(comm); });
   }
   static Status close_listen(void* comm) noexcept {
-    return guarded([&](const InternalTable& t) { return t.net.close_listen(comm); });
+    return call([&](const InternalTable& t) { return t.net.close_listen(comm); });
   }
 
   static Status set_net_attr(void* ctx, abi::NetAttr* attr) noexcept {
-    return guarded([&](const InternalTable& t) -> int {
+    return call([&](const InternalTable& t) -> int {
       if (attr == nullptr) {
         return kInvalidArgument;
       }
@@ -198,7 +197,7 @@ struct NetEntry : DeviceEntry {
 
  private:
   static Status connect_class(int device, int traffic_class, void* handle, void** comm) noexcept {
-    return guarded([&](const InternalTable& t) -> int {
+    return call([&](const InternalTable& t) -> int {
       void* ctx = nullptr;
       const Status status = net_contexts.get(t, traffic_class, &ctx);
       return status != kSuccess ? status : t.net.connect(ctx, device, handle, comm);

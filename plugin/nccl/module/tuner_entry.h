@@ -63,7 +63,7 @@ struct TunerEntry {
     if (library() == nullptr) {
       return kSuccess;  // NCCL uses its own network then, and its own choices
     }
-    return guarded([&](const InternalTable& t) -> int {
+    return call([&](const InternalTable& t) -> int {
       int mode = 0;
       if (const int status = t.tuner.mode(&mode); status != kSuccess) {
         return status;
