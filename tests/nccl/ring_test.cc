@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Communicators as NCCL runs them: proxies with two threads each, slots reused, rings and pairs.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/nccl/host/failure.h"
+#include "tests/nccl/host/logger.h"
+#include "tests/nccl/host/ring.h"
+#include "tests/nccl/pipe.h"
+
+namespace prunex::nccl::host {
+namespace {
+
+struct Kind {
+  int version;
+  Ranks ranks;
+};
+
+void PrintTo(const Kind& kind, std::ostream* out) {  // NOLINT: GoogleTest's name
+  *out << "v" << kind.version << (kind.ranks == Ranks::processes ? " processes" : " threads");
+}
+
+class NetRing : public testing::TestWithParam<Kind> {
+ protected:
+  static std::string run(int ranks, const std::function<void(Ring&, Rank&)>& body) {
+    return run_world(GetParam().ranks, ranks, [&](Rank& rank) {
+      Ring ring(rank, GetParam().version);
+      body(ring, rank);
+      rank.barrier();
+      ring.close();
+      PRUNEX_MUST(log_lines(abi::kLogWarn).empty());
+      PRUNEX_MUST(log_faults().empty(), "%s", log_faults().c_str());
+    });
+  }
+};
+
+TEST_P(NetRing, all_reduce_simple) {
+  PRUNEX_EXPECT_WELL(run(2, [](Ring& ring, Rank&) {
+    for (const size_t slice : {size_t{2}, size_t{1}}) {
+      uint64_t seed = 1;
+      for (const size_t count :
+           {size_t{0}, size_t{1}, size_t{1000}, size_t{262144}, size_t{700001}, size_t{2500000}}) {
+        ring.check_all_reduce(seed++, count, abi::kSimple, slice);
+      }
+    }
+  }));
+}
+
+TEST_P(NetRing, all_reduce_with_flags_in_the_lines) {
+  PRUNEX_EXPECT_WELL(run(2, [](Ring& ring, Rank&) {
+    for (const abi::Proto proto : {abi::kLl, abi::kLl128}) {
+      uint64_t seed = 1;
+      for (const size_t count : {size_t{1}, size_t{3000}, size_t{100001}, size_t{1000000}}) {
+        ring.check_all_reduce(seed++, count, proto);
+      }
+    }
+  }));
+}
+
+TEST_P(NetRing, protocols_take_turns) {
+  PRUNEX_EXPECT_WELL(run(3, [](Ring& ring, Rank&) {
+    for (uint64_t round = 0; round < 12; ++round) {
+      const auto proto = static_cast<abi::Proto>(round % 3);
+      ring.check_all_reduce(round, 40000 + round * 7777, proto);
+    }
+  }));
+}
+
+TEST_P(NetRing, messages_of_any_size_between_pairs) {
+  PRUNEX_EXPECT_WELL(run(2, [](Ring& ring, Rank& rank) {
+    const auto messages = [](int of) {
+      std::vector<std::vector<std::byte>> out;
+      for (uint32_t i = 0; i < 60; ++i) {
+        const size_t bytes = i % 5 == 0 ? 0 : i % 7 == 0 ? 131072 : (i * 7919) % 20000 + 1;
+        out.push_back(pattern(bytes, i * 2 + static_cast<uint32_t>(of), i % 3 == 0));
+      }
+      return out;
+    };
+    PRUNEX_MUST(ring.shift(messages(rank.rank())) == messages(1 - rank.rank()));
+  }));
+}
+
+INSTANTIATE_TEST_SUITE_P(V, NetRing,
+                         testing::Values(Kind{6, Ranks::processes}, Kind{7, Ranks::processes},
+                                         Kind{8, Ranks::processes}, Kind{9, Ranks::processes},
+                                         Kind{10, Ranks::processes}, Kind{11, Ranks::processes},
+                                         Kind{12, Ranks::processes}, Kind{6, Ranks::threads},
+                                         Kind{8, Ranks::threads}, Kind{10, Ranks::threads},
+                                         Kind{12, Ranks::threads}));
+
+TEST(NetWorld, ranks_of_different_versions_make_one_ring) {
+  PRUNEX_EXPECT_WELL(run_world(Ranks::processes, 4, [](Rank& rank) {
+    constexpr int kVersions[] = {6, 12, 8, 10};
+    Ring ring(rank, kVersions[rank.rank()]);
+    ring.check_all_reduce(5, 300001, abi::kSimple);
+    ring.check_all_reduce(6, 30001, abi::kLl128);
+    rank.barrier();
+    ring.close();
+  }));
+}
+
+// Four communicators per process, each with threads of its own, all at once.
+void four_communicators(int version) {
+  PRUNEX_EXPECT_WELL(run_world(Ranks::processes, 2, [=](Rank& rank) {
+    std::vector<std::unique_ptr<Ring>> rings;
+    for (int i = 0; i < 4; ++i) {
+      rings.push_back(std::make_unique<Ring>(rank, version, static_cast<uint64_t>(10 + i), i));
+    }
+    std::vector<std::thread> kernels;
+    std::vector<std::string> said(rings.size());
+    for (size_t i = 0; i < rings.size(); ++i) {
+      kernels.emplace_back([&, i] {
+        try {
+          for (uint64_t round = 0; round < 4; ++round) {
+            rings[i]->check_all_reduce(round * 10 + i, 200000, abi::kSimple, 2);
+            rings[i]->check_all_reduce(round * 10 + i, 5000, abi::kLl);
+          }
+        } catch (const std::exception& e) {
+          said[i] = e.what();
+        }
+      });
+    }
+    for (std::thread& kernel : kernels) {
+      kernel.join();
+    }
+    for (const std::string& one : said) {
+      PRUNEX_MUST(one.empty(), "%s", one.c_str());
+    }
+    rank.barrier();
+    for (const auto& ring : rings) {
+      ring->close();
+    }
+  }));
+}
+TEST(NetWorld, four_communicators_at_once_v8) { four_communicators(8); }
+TEST(NetWorld, four_communicators_at_once_v12) { four_communicators(12); }
+
+TEST(NetWorld, a_dead_peer_is_an_error_and_no_hang) {
+  PRUNEX_EXPECT_WELL(run_world(Ranks::processes, 2, [](Rank& rank) {
+    Ring ring(rank, 12);
+    ring.check_all_reduce(1, 1000, abi::kSimple);
+    rank.barrier();
+    if (rank.rank() == 1) {
+      ::_exit(0);  // with connections open
+    }
+    ring.proxy().join_progress();
+    HostNet& net = ring.net();
+    std::byte room[64];
+    void* place = room;
+    size_t size = sizeof room;
+    int tag = 0;
+    void* mr = nullptr;
+    void* request = nullptr;
+    Status status = kSuccess;
+    wait_for("an error", [&] {
+      if (request == nullptr) {
+        status = net.irecv(ring.recv_lane().comm, 1, &place, &size, &tag, &mr, false, &request);
+      } else {
+        int done = 0;
+        status = net.test(request, &done, nullptr);
+        PRUNEX_MUST(status != kSuccess || done == 0, "nothing was sent");
+      }
+      return status != kSuccess;
+    });
+    PRUNEX_MUST(status == kRemoteError, "answered %d", status);
+    PRUNEX_MUST(!log_lines(abi::kLogWarn).empty(), "one line says which peer");
+    PRUNEX_MUST(net.close_recv(ring.recv_lane().comm) == kSuccess);
+    PRUNEX_MUST(net.close_send(ring.send_lane().comm) == kSuccess);
+  }));
+}
+
+}  // namespace
+}  // namespace prunex::nccl::host
