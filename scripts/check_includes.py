@@ -24,7 +24,7 @@ ALLOWED = {
     "plugin/api": CORE + ["include"],
     "plugin": CORE + ["plugin/api"],
     "plugin/nccl": TOP,
-    "tools": TOP,
+    "tools": TOP + ["plugin/nccl"],
     "bench": TOP + ["tools"],
     "tests": TOP + ["plugin/nccl", "tools"],
 }
