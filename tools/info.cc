@@ -39,14 +39,42 @@ std::string usable_transports(const Inventory& inventory) {
   return names.empty() ? "none" : join(names, " ");
 }
 
+// "Net v6-v12, CollNet v6-v12, Tuner v2-v6" of names such as ncclNetPlugin_v6, which are sorted by
+// family and version and have no gaps.
+std::string versions(const std::vector<std::string>& symbols) {
+  struct Family {
+    const char *prefix, *name;
+  };
+  constexpr Family kFamilies[] = {
+      {"ncclNetPlugin_", "Net"}, {"ncclCollNetPlugin_", "CollNet"}, {"ncclTunerPlugin_", "Tuner"}};
+  std::vector<std::string> parts;
+  for (const Family& family : kFamilies) {
+    std::string first, last;
+    for (const std::string& symbol : symbols) {
+      if (symbol.starts_with(family.prefix)) {
+        last = symbol.substr(std::string_view(family.prefix).size());
+        first = first.empty() ? last : first;
+      }
+    }
+    if (!first.empty()) {
+      parts.push_back(strf("%s %s-%s", family.name, first.c_str(), last.c_str()));
+    }
+  }
+  return join(parts, ", ");
+}
+
 // The one line that answers "does it work here?".
 std::string summary(const Inventory& inventory) {
   if (!inventory.problems.empty()) {
     return "not ready: " + join(inventory.problems, "; ");
   }
-  return strf("ready: libprunex %s at %s, transports %s, devices %s",
+  const LibraryState& plugin = inventory.nccl_plugin;
+  const std::string nccl = plugin.usable() ? strf("NCCL plugin at %s, %s, ", plugin.path.c_str(),
+                                                  versions(plugin.symbols).c_str())
+                                           : "no NCCL plugin, ";
+  return strf("ready: libprunex %s at %s, %stransports %s, devices %s",
               version_text(inventory.library.version).c_str(), inventory.library.path.c_str(),
-              usable_transports(inventory).c_str(), device_names(inventory).c_str());
+              nccl.c_str(), usable_transports(inventory).c_str(), device_names(inventory).c_str());
 }
 
 std::string library_text(const LibraryState& state, const char* name) {
@@ -58,7 +86,10 @@ std::string library_text(const LibraryState& state, const char* name) {
     text += ", version " + version_text(state.version);
   }
   if (!state.symbols.empty()) {
-    text += ", " + join(state.symbols, " ");
+    text += ", " + versions(state.symbols);
+  }
+  if (!state.devices.empty()) {
+    text += ", devices " + join(state.devices, " ");
   }
   return state.problem.empty() ? text : text + ": " + state.problem;
 }
@@ -113,6 +144,7 @@ Json library_json(const LibraryState& state) {
   j["usable"] = state.usable();
   j["version"] = state.version == 0 ? Json(nullptr) : Json(version_text(state.version));
   j["symbols"] = state.symbols;
+  j["devices"] = state.devices;
   j["problem"] = text_or_null(state.problem);
   j["tried"] = state.tried;
   return j;

@@ -7,7 +7,9 @@
 
 #include "kernels/pack.h"
 #include "plugin/collective/comm_setup.h"
+#include "plugin/nccl/abi/layout.h"
 #include "plugin/transport/shm/segment.h"
+#include "tools/text.h"
 #include "topology/discover.h"
 
 namespace prunex::tools {
@@ -16,7 +18,7 @@ namespace {
 constexpr const char* kLibrary = "libprunex.so";
 constexpr const char* kNcclPlugin = "libnccl-net-prunex.so";
 constexpr size_t kSharedBytesPerRank = size_t{8} << 20;  // the most a rank takes
-constexpr int kOldestPluginAbi = 6, kNewestPluginAbi = 12;
+constexpr int kOldestTuner = 2, kNewestTuner = 6;
 
 const char* isa_name(Isa isa) {
   switch (isa) {
@@ -79,6 +81,44 @@ void look_at_kernels(const Config& config, Inventory& inventory) {
   inventory.isa = isa_name(active_isa());
 }
 
+std::vector<std::string> nccl_tables() {
+  std::vector<std::string> out;
+  for (const char* const family : {"ncclNetPlugin", "ncclCollNetPlugin"}) {
+    for (int version = nccl::abi::kOldest; version <= nccl::abi::kNewest; ++version) {
+      out.push_back(strf("%s_v%d", family, version));
+    }
+  }
+  for (int version = kOldestTuner; version <= kNewestTuner; ++version) {
+    out.push_back(strf("ncclTunerPlugin_v%d", version));
+  }
+  return out;
+}
+
+// What is wrong with it, but for what the configuration's own fault is.
+void look_at_nccl_plugin(const Environment& environment, bool configured, Inventory& inventory) {
+  const std::vector<std::string> tables = nccl_tables();
+  LibraryState& plugin = inventory.nccl_plugin;
+  plugin = probe_library(kNcclPlugin, tables, environment);
+  if (plugin.path.empty()) {
+    const std::string wanted = environment.lookup("NCCL_NET_PLUGIN").value_or("");
+    if (wanted.find("prunex") != std::string::npos) {
+      inventory.problems.push_back(strf("NCCL_NET_PLUGIN=%s, but %s is not found; tried %s",
+                                        wanted.c_str(), kNcclPlugin,
+                                        join(plugin.tried, ", ").c_str()));
+    }
+    return;
+  }
+  for (const std::string& table : tables) {
+    if (plugin.usable() &&
+        std::find(plugin.symbols.begin(), plugin.symbols.end(), table) == plugin.symbols.end()) {
+      plugin.problem = "it has no " + table + ": it is of another release";
+    }
+  }
+  if (!plugin.usable() && configured) {
+    inventory.problems.push_back(plugin.path + ": " + plugin.problem);
+  }
+}
+
 }  // namespace
 
 Inventory take_inventory(const Environment& environment) {
@@ -98,14 +138,7 @@ Inventory take_inventory(const Environment& environment) {
     inventory.problems.push_back((path.empty() ? std::string(kLibrary) : path) + ": " +
                                  inventory.library.problem);
   }
-  std::vector<std::string> tables;
-  for (int abi = kOldestPluginAbi; abi <= kNewestPluginAbi; ++abi) {
-    tables.push_back(strf("ncclNetPlugin_v%d", abi));
-  }
-  inventory.nccl_plugin = probe_library(kNcclPlugin, tables, environment);
-  if (!inventory.nccl_plugin.path.empty() && !inventory.nccl_plugin.usable()) {
-    inventory.problems.push_back(inventory.nccl_plugin.path + ": " + inventory.nccl_plugin.problem);
-  }
+  look_at_nccl_plugin(environment, loaded.has_value(), inventory);
   look_at_kernels(config, inventory);
   inventory.machine = topo::discover();
   inventory.transports = {shared_memory(), sockets(config), verbs(inventory.machine)};

@@ -14,11 +14,14 @@
 #include <cerrno>
 #include <climits>
 #include <csignal>
+#include <cstdarg>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "plugin/base/clock.h"
 #include "plugin/base/fd.h"
+#include "plugin/nccl/abi/layout.h"
 
 namespace prunex::tools {
 namespace {
@@ -57,7 +60,37 @@ std::string canonical(const std::string& path) {
   return ::realpath(path.c_str(), real) != nullptr ? std::string(real) : path;
 }
 
-// In the child: one line each, "path …", "error …", "version …", "symbol …".
+// The last warning of an NCCL plugin, in the child.
+char last_warning[512];
+
+void keep_warning(int level, unsigned long, const char*, int, const char* format, ...) {
+  if (level == nccl::abi::kLogWarn) {
+    va_list arguments;
+    va_start(arguments, format);
+    std::vsnprintf(last_warning, sizeof last_warning, format, arguments);
+    va_end(arguments);
+  }
+}
+
+// Asks the plugin's network for its devices, as NCCL does first: "device …" each, or "error …".
+std::string tell_devices(const nccl::abi::NetV12& net) {
+  void* ctx = nullptr;
+  int count = 0;
+  if (net.init(&ctx, 0, nullptr, keep_warning, nullptr) != nccl::kSuccess ||
+      net.devices(&count) != nccl::kSuccess) {
+    return std::string("error its network cannot be used: ") + last_warning + "\n";
+  }
+  std::string text;
+  for (int device = 0; device < count; ++device) {
+    nccl::abi::PropertiesV12 properties{};
+    if (net.get_properties(device, &properties) == nccl::kSuccess) {
+      text += std::string("device ") + properties.name + "\n";
+    }
+  }
+  return text;
+}
+
+// In the child: one line each, "path …", "error …", "version …", "symbol …", "device …".
 void load_and_tell(const std::string& what, const std::vector<std::string>& symbols, int to) {
   std::string text;
   void* const handle = ::dlopen(what.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -75,6 +108,9 @@ void load_and_tell(const std::string& what, const std::vector<std::string>& symb
       if (::dlsym(handle, symbol.c_str()) != nullptr) {
         text += "symbol " + symbol + "\n";
       }
+    }
+    if (void* const net = ::dlsym(handle, "ncclNetPlugin_v12"); net != nullptr) {
+      text += tell_devices(*static_cast<const nccl::abi::NetV12*>(net));
     }
   }
   [[maybe_unused]] const ssize_t written = ::write(to, text.data(), text.size());
@@ -110,6 +146,8 @@ void understand(const std::string& text, LibraryState& state) {
       state.version = std::atoi(value.c_str());
     } else if (line.starts_with("symbol ")) {
       state.symbols.push_back(value);
+    } else if (line.starts_with("device ")) {
+      state.devices.push_back(value);
     }
     begin = end + 1;
   }

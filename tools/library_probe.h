@@ -15,11 +15,13 @@ struct LibraryState {
   std::string problem;               // why it cannot be loaded; empty: it can
   int version = 0;                   // prunex_version(), 0: it has none
   std::vector<std::string> symbols;  // of those asked for, the ones it has
+  std::vector<std::string> devices;  // of an NCCL plugin, as its network names them
   [[nodiscard]] bool usable() const { return !path.empty() && problem.empty(); }
 };
 
 // Beside this program (build tree or installation), in LD_LIBRARY_PATH, then where the loader
-// looks. The library is loaded in a child process.
+// looks. The library is loaded in a child process; one with NCCL's tables is also initialised
+// there, which shows whether it and the library it needs belong together.
 [[nodiscard]] LibraryState probe_library(const std::string& name,
                                          const std::vector<std::string>& symbols,
                                          const Environment& environment);

@@ -26,6 +26,14 @@ def installed(folder, library=True):
     return command, lib
 
 
+def with_plugin(folder):
+    """The command, the library and the NCCL plugin, as an installation has them."""
+    command, lib = installed(folder)
+    plugin = lib.with_name("libnccl-net-prunex.so")
+    shutil.copy(pathlib.Path(PRUNEX).parents[1] / "plugin" / plugin.name, plugin)
+    return command, plugin
+
+
 def run(command, *arguments, **extra):
     return subprocess.run([command, *arguments], capture_output=True, text=True, timeout=LIMIT, env=environment(**extra))
 
@@ -50,6 +58,54 @@ def case_A6_library_by_path():
         expect(run(command, "info").returncode == 1, "not beside the command, not on the path")
         done = run(command, "info", LD_LIBRARY_PATH=f"/nonexistent:{elsewhere}")
         expect(done.returncode == 0 and f"{elsewhere}/libprunex.so" in done.stdout, done)
+
+
+def case_A6_nccl_plugin_with_versions_and_devices():
+    with tempfile.TemporaryDirectory() as folder:
+        command, plugin = with_plugin(folder)
+        done = run(command, "info", NCCL_NET_PLUGIN="prunex")
+        first = done.stdout.splitlines()[0]
+        expect(done.returncode == 0 and done.stderr == "", done)
+        expect(f"NCCL plugin at {plugin}, Net v6-v12, CollNet v6-v12, Tuner v2-v6" in first, first)
+        made = json.loads(run(command, "info", "--json", "-", NCCL_SOCKET_IFNAME="=lo").stdout)["nccl_plugin"]
+        expect(made["path"] == str(plugin) and made["usable"] and made["devices"] == ["lo"], made)
+        expect("ncclNetPlugin_v12" in made["symbols"] and "ncclCollNetPlugin_v6" in made["symbols"], made)
+        plugin.unlink()
+        done = run(command, "info", NCCL_NET_PLUGIN="prunex")
+        expect(done.returncode == 1 and f"tried {folder}/" in done.stdout.splitlines()[0], done)
+        expect(str(plugin) in done.stdout.splitlines()[0], "the paths tried", done)
+        done = run(command, "info")
+        expect(done.returncode == 0 and "no NCCL plugin" in done.stdout.splitlines()[0], "not asked for", done)
+
+
+def case_A6_nccl_plugin_by_path():
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as elsewhere:
+        command, plugin = with_plugin(folder)
+        shutil.move(plugin, elsewhere)
+        shutil.copy(plugin.with_name("libprunex.so"), elsewhere)
+        done = run(command, "info", LD_LIBRARY_PATH=elsewhere, NCCL_NET_PLUGIN="prunex")
+        expect(done.returncode == 0 and f"{elsewhere}/{plugin.name}" in done.stdout, done)
+
+
+def case_A2_truncated_nccl_plugin():
+    with tempfile.TemporaryDirectory() as folder:
+        command, plugin = with_plugin(folder)
+        whole = plugin.read_bytes()
+        for size in (20000, 64, 10, 0, len(whole) - 1):
+            os.truncate(plugin, size)
+            done = run(command, "info")
+            first = done.stdout.splitlines()[0]
+            expect(done.returncode == 1 and f"{plugin}: library file truncated" in first, size, done)
+            plugin.write_bytes(whole)
+        expect(run(command, "info").returncode == 0, "whole again")
+
+
+def case_nccl_plugin_without_its_library():
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as elsewhere:
+        command, plugin = with_plugin(folder)
+        shutil.move(plugin, elsewhere)
+        done = run(command, "info", LD_LIBRARY_PATH=elsewhere)
+        expect(done.returncode == 1 and "libprunex.so: cannot open" in done.stdout, "dlerror's own words", done)
 
 
 def case_A2_truncated_library():
