@@ -29,6 +29,7 @@ struct Decoded {
   Decoding state = Decoding::more;
   CompiledMask mask;
   std::string fault;
+  uint64_t found = 0;
   size_t steps = 0;
 };
 
@@ -41,6 +42,7 @@ Decoded decode(std::span<const std::byte> in, uint64_t digest, size_t budget = k
     ++d.steps;
   }
   EXPECT_EQ(decoder.step(budget), d.state);
+  d.found = decoder.found_digest();
   if (d.state == Decoding::done) {
     d.mask = decoder.take();
   } else {
@@ -191,6 +193,7 @@ TEST(MaskWire, another_digest_is_corrupt) {
   const Decoded d = decode(*bytes, m.mask->digest ^ 1);
   EXPECT_EQ(d.state, Decoding::corrupt);
   EXPECT_NE(d.fault.find("digest"), std::string::npos);
+  EXPECT_EQ(d.found, m.mask->digest) << "for the message";
 }
 
 TEST(MaskWire, no_truncation_and_no_flipped_bit_changes_a_mask) {

@@ -126,7 +126,8 @@ Decoding MaskDefinitionDecoder::run(size_t budget) {
     return refuse("bytes behind the last panel");
   }
   sums_.finish(mask_);
-  if (mask_.digest != digest_) {
+  found_digest_ = mask_.digest;
+  if (found_digest_ != digest_) {
     return refuse("another digest than announced");
   }
   return Decoding::done;

@@ -41,7 +41,9 @@ class MaskDefinitionDecoder {
   // `digest`: what the frame says; another one of the decoded mask is corrupt.
   void begin(std::span<const std::byte> in, uint64_t digest);
   [[nodiscard]] Decoding step(size_t budget);
-  [[nodiscard]] const char* fault() const { return fault_; }      // after corrupt: what is wrong
+  [[nodiscard]] const char* fault() const { return fault_; }  // after corrupt: what is wrong
+  // Of what was decoded, also when it is the fault; 0 while nothing was.
+  [[nodiscard]] uint64_t found_digest() const { return found_digest_; }
   [[nodiscard]] CompiledMask take() { return std::move(mask_); }  // after done
 
  private:
@@ -54,7 +56,7 @@ class MaskDefinitionDecoder {
   const char* read_rows(uint64_t form, Panel& panel);
 
   std::span<const std::byte> in_;  // what is left
-  uint64_t digest_ = 0;
+  uint64_t digest_ = 0, found_digest_ = 0;
   uint64_t patterns_ = 0, panels_ = 0;  // still to come
   uint64_t end_ = 0;                    // of the last panel, in elements
   CompiledMask mask_;
