@@ -329,6 +329,28 @@ typedef struct {
 
 PRUNEX_API prunex_result_t prunex_stats(prunex_comm_t comm, prunex_stats_t* stats);
 
+/* What the NCCL plugin of this process has carried through its Net tables. bytes_logical: what NCCL
+ * handed over; bytes_wire: what stood for it on the network (headers of the transport aside). */
+typedef struct {
+  uint64_t messages, bytes_logical, bytes_wire;
+} prunex_net_kind_t;
+
+/* Totals since the process started, over all of NCCL's communicators, closed ones included. Every
+ * message is counted once, when it is complete, under the way it travelled: raw (as it was),
+ * zero_block (without its blocks of zeros), masked (without what a registered mask drops). */
+typedef struct {
+  size_t struct_size;
+  prunex_net_kind_t sent_raw, sent_zero_block, sent_masked;
+  prunex_net_kind_t received_raw, received_zero_block, received_masked;
+  uint64_t pack_ns, unpack_ns; /* time of scanning, packing and testing; of expanding */
+  uint64_t stale;    /* messages that touched a registered buffer but did not lie inside of it */
+  uint64_t violated; /* messages with a non-zero byte where their mask has none: sent raw */
+} prunex_net_stats_t;
+
+/* Zeros where no plugin runs. May be called from any thread, at any time; counters that change
+ * meanwhile are each read once. */
+PRUNEX_API prunex_result_t prunex_net_stats(prunex_net_stats_t* stats);
+
 /* ---- errors, version
  * ----------------------------------------------------------------------------- */
 
