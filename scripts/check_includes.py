@@ -25,7 +25,7 @@ ALLOWED = {
     "plugin": CORE + ["plugin/api"],
     "plugin/nccl": TOP,
     "tools": TOP + ["plugin/nccl"],
-    "bench": TOP + ["tools"],
+    "bench": TOP + ["plugin/nccl", "tools"],
     "tests": TOP + ["plugin/nccl", "tools"],
 }
 SUFFIXES = {".h", ".c", ".cc", ".cu", ".cuh"}

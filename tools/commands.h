@@ -14,6 +14,7 @@ int topo_command(int argc, char** argv);
 int run_command(int argc, char** argv);
 int bench_command(int argc, char** argv);
 int bench_allreduce_command(int argc, char** argv);
+int bench_p2p_command(int argc, char** argv);
 int bench_pack_command(int argc, char** argv);
 
 }  // namespace prunex::tools

@@ -20,11 +20,12 @@ constexpr Command kCommands[] = {
     {"info", info_command, "what this machine and configuration offer a job"},
     {"topo", topo_command, "nodes, devices and who leads, as text or picture"},
     {"run", run_command, "start ranks on this machine, on emulated nodes if wanted"},
-    {"bench", bench_command, "measure: allreduce, pack"},
+    {"bench", bench_command, "measure: allreduce, p2p, pack"},
 };
 
 constexpr Command kBenches[] = {
     {"allreduce", bench_allreduce_command, "the hierarchical all-reduce, dense and compact"},
+    {"p2p", bench_p2p_command, "bandwidth and latency between two processes over the NCCL plugin"},
     {"pack", bench_pack_command, "the host kernels that compact and expand"},
 };
 

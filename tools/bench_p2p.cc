@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// `prunex bench p2p`: arguments, and starting or joining its two ends.
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+#include <optional>
+
+#include "plugin/base/config.h"
+#include "tools/cli.h"
+#include "tools/launch.h"
+#include "tools/net_api.h"
+#include "tools/output.h"
+#include "tools/p2p.h"
+
+namespace prunex::tools {
+namespace {
+
+constexpr const char* kWho = "prunex bench p2p";
+
+struct Arguments {
+  P2pSpec spec;
+  std::optional<std::string> sizes, min_bytes, max_bytes, run, pattern;
+  std::optional<double> density;
+  std::string transport = "socket";
+  uint64_t factor = 2;
+  bool all = false, worker = false;
+};
+
+void add_message_options(CLI::App& app, Arguments& a) {
+  app.add_option("-s,--size", a.sizes,
+                 "bytes of a message, at least 1, several by comma: 4096, 1k = 1K = 1024, M, G");
+  app.add_option("-b,--min-size", a.min_bytes, "first of a range of sizes, at least 1");
+  app.add_option("-e,--max-size", a.max_bytes, "last of the range");
+  app.add_option("-f,--factor", a.factor, "from one size to the next")->capture_default_str();
+  app.add_flag("-a,--all", a.all, "all powers of two up to 8M");
+  app.add_option("-n,--iters", a.spec.iters, "messages of each size")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 40))
+      ->capture_default_str();
+  app.add_option("-D,--duration", a.spec.duration_s, "seconds for each size, instead of --iters")
+      ->check(CLI::Range(0.01, 1e6));
+  app.add_option("--warmup", a.spec.warmup,
+                 strf("messages before that, 0 too; ended after %g s", kP2pWarmupCapSeconds))
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 40))
+      ->capture_default_str();
+  app.add_flag("--latency", a.spec.latency, "one message to and fro; times are halves of that");
+  app.add_flag("--bidirectional", a.spec.bidirectional, "both ends send at the same time");
+  app.add_option("-t,--inflight", a.spec.inflight, "messages that are posted at a time")
+      ->check(CLI::Range(1, kP2pMaxInflight))
+      ->capture_default_str();
+  app.add_flag("--check", a.spec.check, "compare every byte that arrives; takes time");
+  app.add_option("--density", a.density, "share of the data that is not zero")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--pattern", a.pattern,
+                 "what is known of the zeros. blocks: nothing (default); mask: a mask is "
+                 "registered for the buffer")
+      ->check(CLI::IsMember({"blocks", "mask"}));
+  app.add_option("--run", a.run, "bytes that are zero, or not, together (4096)");
+  app.add_option("--seed", a.spec.seed, "chooses data and zeros")->capture_default_str();
+}
+
+void add_network_options(CLI::App& app, Arguments& a) {
+  app.add_option("--mode", a.spec.mode, "PRUNEX_NET_MODE: auto, compact or passthrough")
+      ->check(CLI::IsMember({"auto", "compact", "passthrough"}));
+  app.add_option("-q,--streams", a.spec.streams, "PRUNEX_STREAMS: TCP streams of a connection")
+      ->check(CLI::Range(1, 16));
+  app.add_option("--transport", a.transport, "socket; verbs is not in this build")
+      ->check(CLI::IsMember({"socket", "verbs"}))
+      ->capture_default_str();
+  add_path_option(app, "--plugin", a.spec.plugin,
+                  "network plugin of NCCL (libnccl-net-prunex.so, as prunex info finds it)");
+  app.add_option("--api", a.spec.api, "version of its table, 6 to 12; 0: the newest it has")
+      ->check([](const std::string& text) {
+        const int v = std::atoi(text.c_str());
+        return text == "0" || (v >= kOldestNetApi && v <= kNewestNetApi)
+                   ? std::string()
+                   : strf("'%s' is not 0 or 6 to 12", text.c_str());
+      });
+  app.add_option("-d,--device", a.spec.device, "name or number of the device; the first one");
+  app.add_flag("--report_gbits", a.spec.gbits, "the table in Gb/s instead of MB/s");
+  add_path_option(app, "--json", a.spec.json, "write the document to this file, - is stdout");
+  add_path_option(app, "--csv", a.spec.csv, "write rows to this file, - is stdout");
+  app.add_flag("--worker", a.worker)->group("");
+}
+
+Result<std::vector<uint64_t>> sizes_of(const Arguments& a) {
+  const bool range = a.min_bytes || a.max_bytes;
+  if (int{a.sizes.has_value()} + int{range} + int{a.all} > 1) {
+    return fail(Code::invalid_argument, "give one of --size, -b/-e and --all");
+  }
+  if (a.sizes) {
+    return parse_sizes(*a.sizes);
+  }
+  if (a.all) {
+    return size_range(1, uint64_t{8} << 20, 2, 1);
+  }
+  if (range) {
+    const auto first = parse_size(a.min_bytes ? *a.min_bytes : *a.max_bytes);
+    const auto last = parse_size(a.max_bytes ? *a.max_bytes : *a.min_bytes);
+    if (!first || !last) {
+      return tl::unexpected((first ? last : first).error());
+    }
+    return size_range(*first, *last, a.factor, 1);
+  }
+  return a.spec.latency ? std::vector<uint64_t>{8}
+                        : std::vector<uint64_t>{64 << 10, 256 << 10, 1 << 20, 4 << 20};
+}
+
+Result<> interpret_pattern(Arguments& a) {
+  if (!a.density && !a.pattern) {
+    return a.run ? fail(Code::invalid_argument, "--run needs --density") : Result<>();
+  }
+  a.spec.density = a.density.value_or(1.0);
+  a.spec.pattern = a.pattern && *a.pattern == "mask" ? P2pPattern::mask : P2pPattern::blocks;
+  if (a.run) {
+    const auto run = parse_size(*a.run);
+    if (!run) {
+      return tl::unexpected(run.error());
+    }
+    a.spec.run = *run;
+  }
+  if (a.spec.run == 0) {
+    return fail(Code::invalid_argument, "--run 0: a run has at least one byte");
+  }
+  if (a.spec.pattern != P2pPattern::mask) {
+    return {};
+  }
+  for (const uint64_t bytes : a.spec.sizes) {
+    if (bytes % 4 != 0 || a.spec.run % 4 != 0) {
+      return fail(Code::invalid_argument,
+                  strf("--pattern mask: the tensor is f32, so that --size and --run are multiples "
+                       "of 4; they are %llu and %llu",
+                       static_cast<unsigned long long>(bytes),
+                       static_cast<unsigned long long>(a.spec.run)));
+    }
+  }
+  return {};
+}
+
+Result<> interpret(Arguments& a) {
+  if (a.transport == "verbs") {
+    return fail(Code::unsupported,
+                "--transport verbs: this build has no RDMA transport; --transport socket is what "
+                "it has");
+  }
+  if (a.spec.latency && a.spec.bidirectional) {
+    return fail(Code::invalid_argument,
+                "--latency is one message to and fro: it does not go with --bidirectional");
+  }
+  if (a.spec.json == "-" && a.spec.csv == "-") {
+    return fail(Code::invalid_argument, "--json and --csv cannot both go to stdout");
+  }
+  auto sizes = sizes_of(a);
+  if (!sizes) {
+    return tl::unexpected(sizes.error());
+  }
+  for (const uint64_t bytes : *sizes) {
+    if (bytes == 0 || bytes > (uint64_t{1} << 30)) {
+      return fail(Code::invalid_argument, strf("size %llu: a message has 1 byte to 1G here",
+                                               static_cast<unsigned long long>(bytes)));
+    }
+  }
+  a.spec.sizes = std::move(*sizes);
+  return interpret_pattern(a);
+}
+
+// Both ends on this machine: over its loopback interface, unless the user has chosen one.
+void prefer_loopback() {
+  if (std::getenv("PRUNEX_SOCKET_IFNAME") == nullptr &&
+      std::getenv("NCCL_SOCKET_IFNAME") == nullptr) {
+    ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  }
+}
+
+Result<WorldRequest> world_of(const NodeContext& context) {
+  WorldRequest request;
+  if (context.node < 0 || context.nodes == 1) {
+    request.ranks = 2;
+    return request;
+  }
+  if (context.nodes != 2) {
+    return fail(Code::invalid_argument,
+                strf("the benchmark has two ends, one per node; NNODES says %d", context.nodes));
+  }
+  request.nodes = 2;
+  request.ranks_per_node = 1;
+  return request;
+}
+
+int start_ends(const Arguments& a, int argc, char** argv) {
+  const Result<NodeContext> context = node_context(process_environment());
+  if (!context) {
+    return report_error(kWho, context.error());
+  }
+  const Result<WorldRequest> request = world_of(*context);
+  if (!request) {
+    return report_error(kWho, request.error());
+  }
+  if (request->ranks == 2) {
+    prefer_loopback();
+  }
+  char self[PATH_MAX];
+  const ssize_t length = ::readlink("/proc/self/exe", self, sizeof self);
+  if (length <= 0 || length == sizeof self) {
+    std::fprintf(stderr, "%s: cannot find this program by /proc/self/exe\n", kWho);
+    return kExitFailed;
+  }
+  std::vector<std::string> command = {std::string(self, static_cast<size_t>(length)), "bench",
+                                      "p2p", "--worker"};
+  command.insert(command.end(), argv + 1, argv + argc);
+  const Result<Job> job = make_job(*request, *context, kWho, std::move(command));
+  if (!job) {
+    return report_error(kWho, job.error());
+  }
+  // Rank 0 will say the same, but only after both have been started.
+  for (const std::string& path : {a.spec.json, a.spec.csv}) {
+    if (const Result<> writable = path.empty() ? Result<>() : check_writable(path); !writable) {
+      return report_error(kWho, writable.error());
+    }
+  }
+  return supervise(*job);
+}
+
+}  // namespace
+
+int bench_p2p_command(int argc, char** argv) {
+  Arguments a;
+  CLI::App app{
+      "Measures bandwidth or latency between two processes over an NCCL network plugin, driven as\n"
+      "NCCL drives it. Starts both ends on this machine; under scripts/netlab.sh --nodes 2, "
+      "mpirun,\n"
+      "srun, torchrun or PRUNEX_RANK=0|1 PRUNEX_WORLD_SIZE=2 PRUNEX_ROOT=host:port each process "
+      "is\n"
+      "one end. Rank 0 sends and reports.",
+      kWho};
+  add_message_options(app, a);
+  add_network_options(app, a);
+  if (const auto code = parse_arguments(app, argc, argv)) {
+    return *code;
+  }
+  if (const Result<> understood = interpret(a); !understood) {
+    return report_error(kWho, understood.error());
+  }
+  const Result<LoadedConfig> loaded = load_config(process_environment());
+  if (!loaded) {
+    return report_error(kWho, loaded.error());
+  }
+  const Config& config = loaded->config;
+  if (config.rank < 0 || config.size <= 0) {
+    return start_ends(a, argc, argv);
+  }
+  if (config.size != 2 || config.rank > 1) {
+    std::fprintf(stderr,
+                 "%s: the benchmark has two ends, the environment says rank %d of %d; unset the "
+                 "launcher's variables to start both on this machine\n",
+                 kWho, config.rank, config.size);
+    return kExitUsage;
+  }
+  return run_p2p_end(a.spec, config.rank, config.root);
+}
+
+}  // namespace prunex::tools

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// `prunex bench p2p` from parsed arguments to report.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plugin/base/result.h"
+#include "tools/p2p_stats.h"
+
+namespace prunex::tools {
+
+inline constexpr double kP2pWarmupCapSeconds = 2;
+inline constexpr int kP2pMaxInflight = 32;  // NCCL's own limit per connection
+
+enum class P2pPattern : uint8_t { dense = 0, blocks, mask };
+[[nodiscard]] const char* name_of(P2pPattern pattern);
+
+struct P2pSpec {
+  std::vector<uint64_t> sizes;  // bytes
+  uint64_t iters = 1000;
+  double duration_s = 0;  // above 0: this long instead of `iters`
+  uint64_t warmup = 100;
+  bool latency = false, bidirectional = false, check = false;
+  int inflight = 8;
+  P2pPattern pattern = P2pPattern::dense;
+  double density = 1;
+  uint64_t run = 4096;  // bytes that are kept or zero together
+  uint64_t seed = 1;
+  int api = 0;            // 0: the newest
+  std::string plugin;     // empty: libnccl-net-prunex.so, found as a job would
+  std::string device;     // empty: the first
+  std::string mode;       // PRUNEX_NET_MODE; empty: as the environment says
+  int streams = 0;        // PRUNEX_STREAMS; 0: as the environment says
+  bool gbits = false;     // the table in Gbit/s
+  std::string json, csv;  // empty: none; "-": stdout
+};
+// What both ends must have in common.
+[[nodiscard]] std::string common_text(const P2pSpec& spec);
+
+// As the plugin counts; prunex_net_stats.
+struct P2pKinds {
+  uint64_t messages[3] = {}, logical[3] = {}, wire[3] = {};  // raw, zero_block, masked
+};
+
+struct P2pPart {  // what one end sends, or all of it
+  uint64_t iterations = 0, warmup_done = 0;
+  uint64_t bytes = 0;  // of all iterations
+  double seconds = 0;
+  double average_MBps = 0, peak_MBps = 0;  // of logical bytes; MB = 10^6
+  Histogram time;                          // see the report's "time_is"
+  std::optional<P2pKinds> kinds;           // none: the plugin is not PruneX's
+  uint64_t pack_ns = 0, unpack_ns = 0;
+  std::optional<uint64_t> errors;  // wrong bytes; none: not checked
+  double density = 1;              // of the data
+};
+
+struct P2pRow {
+  uint64_t bytes = 0;
+  P2pPart local;  // rank 0 sends; in a ping-pong: both directions
+  std::optional<P2pPart> remote;
+  P2pPart sum;
+};
+
+struct P2pReport {
+  std::string release, peer_release, plugin, network, device;
+  int api = 0;
+  double connect_us = 0, peer_connect_us = 0;
+  std::string mode, streams;        // in force; empty: not known
+  std::string netlab, netlab_rate;  // the emulated network; empty: none
+  std::vector<P2pRow> rows;
+};
+
+[[nodiscard]] std::string p2p_json(const P2pSpec& spec, const P2pReport& report);
+[[nodiscard]] std::string p2p_csv(const P2pSpec& spec, const P2pReport& report);
+[[nodiscard]] std::string p2p_table(const P2pSpec& spec, const P2pReport& report);
+
+// This process as one end. Rank 0 reports. Returns the exit code.
+[[nodiscard]] int run_p2p_end(const P2pSpec& spec, int rank, const std::string& root);
+
+}  // namespace prunex::tools

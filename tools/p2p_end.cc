@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// One end of `prunex bench p2p`, from plugin to report.
+#include <unistd.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "plugin/base/config.h"
+#include "prunex/prunex.h"
+#include "tools/commands.h"
+#include "tools/library_probe.h"
+#include "tools/output.h"
+#include "tools/p2p_measure.h"
+#include "tools/text.h"
+
+namespace prunex::tools {
+namespace {
+
+constexpr const char* kPlugin = "libnccl-net-prunex.so";
+constexpr double kMeetSeconds = 60;
+constexpr uint64_t kMostBuffers = uint64_t{8} << 30;  // bytes of messages of one kind
+
+int g_rank = 0;
+bool g_loud = false;  // a debug level was asked for
+
+int complain(const Error& error) {
+  std::fprintf(stderr, "prunex bench p2p: rank %d: %s\n", g_rank, error.text.c_str());
+  return error.code == Code::invalid_argument || error.code == Code::config ? kExitUsage
+                                                                            : kExitFailed;
+}
+
+// NCCL's logger. A plugin other than PruneX may be talkative without being asked.
+__attribute__((format(printf, 5, 6))) void log_of_plugin(int level, unsigned long, const char*, int,
+                                                         const char* format, ...) {
+  constexpr int kWarn = 2;
+  if (level > kWarn && !g_loud) {
+    return;
+  }
+  char text[1024];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  std::fprintf(stderr, "prunex bench p2p: rank %d: %s\n", g_rank, text);
+}
+
+Result<std::string> find_plugin(const P2pSpec& spec, const Environment& environment) {
+  if (!spec.plugin.empty()) {
+    if (auto complete = check_elf_complete(spec.plugin); !complete) {
+      return fail(Code::system, spec.plugin + ": " + complete.error().text);
+    }
+    return spec.plugin.find('/') == std::string::npos ? "./" + spec.plugin : spec.plugin;
+  }
+  const LibraryState state = probe_library(kPlugin, {}, environment);
+  if (!state.usable()) {
+    return fail(Code::system, strf("%s: %s; looked in %s. --plugin FILE says where it is",
+                                   state.path.empty() ? kPlugin : state.path.c_str(),
+                                   state.problem.c_str(), join(state.tried, ", ").c_str()));
+  }
+  return state.path;
+}
+
+Result<> same_command(const P2pSpec& spec, P2pPeer& peer) {
+  const std::string mine = common_text(spec);
+  const auto theirs = peer.exchange(mine);
+  if (!theirs) {
+    return tl::unexpected(theirs.error());
+  }
+  if (*theirs != mine) {
+    return fail(Code::mismatch,
+                "the two ends were started differently: here " + mine + "; there " + *theirs);
+  }
+  return {};
+}
+
+Result<> fits_device(const P2pSpec& spec, const NetDevice& device) {
+  for (const uint64_t bytes : spec.sizes) {
+    if (device.max_message != 0 && bytes > device.max_message) {
+      return fail(
+          Code::invalid_argument,
+          strf("size %llu is more than device %s takes in one message, %zu bytes",
+               static_cast<unsigned long long>(bytes), device.name.c_str(), device.max_message));
+    }
+    if (bytes > kMostBuffers / static_cast<uint64_t>(spec.inflight)) {
+      return fail(Code::invalid_argument,
+                  strf("%d messages of %llu bytes in flight are more than 8 GiB; --inflight 1 "
+                       "takes less",
+                       spec.inflight, static_cast<unsigned long long>(bytes)));
+    }
+  }
+  return {};
+}
+
+Result<> describe(P2pReport& report, const OpenedNet& net, const P2pLink& link, P2pPeer& peer,
+                  const Environment& environment) {
+  report.release = own_p2p_hello().release;
+  report.peer_release = peer.release();
+  report.plugin = net.path;
+  report.network = net.api->name();
+  report.api = net.api->version();
+  report.device = link.device().name;
+  report.connect_us = link.connect_us();
+  const auto theirs = peer.exchange(strf("%.3f", link.connect_us()));
+  if (!theirs) {
+    return tl::unexpected(theirs.error());
+  }
+  report.peer_connect_us = std::strtod(theirs->c_str(), nullptr);
+  report.netlab = environment.lookup("NETLAB_MODE").value_or("");
+  report.netlab_rate = environment.lookup("NETLAB_RATE").value_or("");
+  if (const auto loaded = load_config(environment)) {
+    for (const ConfigValue& value : loaded->values) {
+      if (value.name == "PRUNEX_NET_MODE") {
+        report.mode = value.value;
+      } else if (value.name == "PRUNEX_STREAMS") {
+        report.streams = value.value;
+      }
+    }
+  }
+  return {};
+}
+
+Result<> write_reports(const P2pSpec& spec, const P2pReport& report) {
+  Result<> written;
+  if (!spec.json.empty()) {
+    written = write_document(spec.json, p2p_json(spec, report));
+  }
+  if (written && !spec.csv.empty()) {
+    written = write_document(spec.csv, p2p_csv(spec, report));
+  }
+  if (written && spec.json != "-" && spec.csv != "-") {
+    written = write_document("-", p2p_table(spec, report));
+  }
+  return written;
+}
+
+Result<P2pReport> measure_all(const P2pSpec& spec, int rank, const OpenedNet& net, P2pPeer& peer) {
+  const Environment environment = process_environment();
+  P2pReport report;
+  Result<P2pLink> link = P2pLink::open(*net.api, spec.device, peer);
+  if (!link) {
+    return tl::unexpected(link.error());
+  }
+  if (auto fits = fits_device(spec, link->device()); !fits) {
+    return tl::unexpected(fits.error());
+  }
+  if (auto described = describe(report, net, *link, peer, environment); !described) {
+    return tl::unexpected(described.error());
+  }
+  const PluginLibrary library(net.library);
+  const P2pSession session{spec, rank, peer, *link, library};
+  for (const uint64_t bytes : spec.sizes) {
+    auto row = measure_p2p(session, bytes);
+    if (!row) {
+      return tl::unexpected(row.error());
+    }
+    report.rows.push_back(std::move(*row));
+  }
+  if (auto together = peer.barrier(); !together) {  // nobody closes while the other still receives
+    return tl::unexpected(together.error());
+  }
+  return report;
+}
+
+Result<P2pReport> run_end(const P2pSpec& spec, int rank, const std::string& root) {
+  const Environment environment = process_environment();
+  const auto path = find_plugin(spec, environment);
+  if (!path) {
+    return tl::unexpected(path.error());
+  }
+  auto net = open_net(*path, spec.api);
+  if (!net) {
+    return tl::unexpected(net.error());
+  }
+  auto peer = P2pPeer::meet(rank, root, kMeetSeconds);
+  if (!peer) {
+    return tl::unexpected(peer.error());
+  }
+  if (auto same = same_command(spec, *peer); !same) {
+    return tl::unexpected(same.error());
+  }
+  if (const int r = net->api->init(1, log_of_plugin); r != 0) {
+    return tl::unexpected(net_error(*net->api, "init", r));
+  }
+  auto report = measure_all(spec, rank, *net, *peer);
+  (void)net->api->finalize();
+  return report;
+}
+
+}  // namespace
+
+int run_p2p_end(const P2pSpec& spec, int rank, const std::string& root) {
+  g_rank = rank;
+  if (!spec.mode.empty()) {
+    ::setenv("PRUNEX_NET_MODE", spec.mode.c_str(), 1);
+  }
+  if (spec.streams > 0) {
+    ::setenv("PRUNEX_STREAMS", std::to_string(spec.streams).c_str(), 1);
+    ::setenv("NCCL_NSOCKS_PERTHREAD", std::to_string(spec.streams).c_str(), 1);
+  }
+  const auto loaded = load_config(process_environment());
+  if (!loaded) {
+    return complain(loaded.error());
+  }
+  g_loud = loaded->config.debug >= LogLevel::info;
+  for (const std::string& path : {spec.json, spec.csv}) {
+    if (auto writable = rank == 0 && !path.empty() ? check_writable(path) : Result<>(); !writable) {
+      return complain(writable.error());
+    }
+  }
+  const auto report = run_end(spec, rank, root);
+  if (!report) {
+    return complain(report.error());
+  }
+  uint64_t errors = 0;
+  for (const P2pRow& row : report->rows) {
+    errors += row.sum.errors.value_or(0);
+  }
+  if (rank == 0) {
+    if (auto written = write_reports(spec, *report); !written) {
+      return complain(written.error());
+    }
+  }
+  return errors == 0 ? kExitOk : kExitFailed;
+}
+
+}  // namespace prunex::tools

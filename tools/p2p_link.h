@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The service part, as NCCL does it: a device, listen, handles to the other end, connect and accept
+// by polling. Afterwards each end can send and receive.
+#pragma once
+#include <array>
+#include <string>
+
+#include "plugin/base/result.h"
+#include "tools/net_api.h"
+#include "tools/p2p_peer.h"
+
+namespace prunex::tools {
+
+class P2pLink {
+ public:
+  // device: a name, a number, or empty for the first.
+  [[nodiscard]] static Result<P2pLink> open(NetApi& api, const std::string& device, P2pPeer& peer);
+  P2pLink(P2pLink&& other) noexcept { *this = std::move(other); }
+  P2pLink& operator=(P2pLink&& other) noexcept;
+  ~P2pLink() { close(); }
+
+  [[nodiscard]] NetApi& api() const { return *api_; }
+  [[nodiscard]] void* send_comm() const { return send_; }
+  [[nodiscard]] void* recv_comm() const { return recv_; }
+  [[nodiscard]] const NetDevice& device() const { return device_; }
+  [[nodiscard]] double connect_us() const { return connect_us_; }  // both directions
+
+ private:
+  P2pLink() = default;
+  [[nodiscard]] Result<int> choose(const std::string& device);
+  [[nodiscard]] Result<> establish(int device, P2pPeer& peer);
+  void close();
+
+  NetApi* api_ = nullptr;
+  void *listen_ = nullptr, *send_ = nullptr, *recv_ = nullptr;
+  NetDevice device_;
+  double connect_us_ = 0;
+};
+
+}  // namespace prunex::tools

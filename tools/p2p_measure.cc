@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/p2p_measure.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "plugin/base/clock.h"
+#include "plugin/base/wire.h"
+#include "tools/p2p_flow.h"
+#include "tools/p2p_ping.h"
+
+namespace prunex::tools {
+namespace {
+
+constexpr int kIdleLooks = 16;  // polls without result before the processor is lent out
+
+// What one end knows of a run; the other end gets it over the peer's connection.
+struct EndResult {
+  uint64_t sent = 0, received = 0, warmup_done = 0, errors = 0;
+  uint64_t ended = 0;  // empty messages that this end has sent to end the run; stays here
+  double receive_seconds = 0, peak = 0, density = 1;  // peak: bytes per ns
+  Histogram time;
+  bool has_kinds = false;
+  P2pKinds kinds;  // sent
+  uint64_t pack_ns = 0, unpack_ns = 0;
+};
+
+std::string encode(const EndResult& r) {
+  WireAppender out;
+  for (const uint64_t v :
+       {r.sent, r.received, r.warmup_done, r.errors, std::bit_cast<uint64_t>(r.receive_seconds),
+        std::bit_cast<uint64_t>(r.peak), std::bit_cast<uint64_t>(r.density), uint64_t{r.has_kinds},
+        r.pack_ns, r.unpack_ns}) {
+    out.put(v);
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    out.put(r.kinds.messages[i]);
+    out.put(r.kinds.logical[i]);
+    out.put(r.kinds.wire[i]);
+  }
+  r.time.encode(out);
+  return out.take();
+}
+
+bool decode(std::string_view bytes, EndResult& r) {
+  WireReader in(bytes);
+  r.sent = in.get<uint64_t>();
+  r.received = in.get<uint64_t>();
+  r.warmup_done = in.get<uint64_t>();
+  r.errors = in.get<uint64_t>();
+  r.receive_seconds = std::bit_cast<double>(in.get<uint64_t>());
+  r.peak = std::bit_cast<double>(in.get<uint64_t>());
+  r.density = std::bit_cast<double>(in.get<uint64_t>());
+  r.has_kinds = in.get<uint64_t>() != 0;
+  r.pack_ns = in.get<uint64_t>();
+  r.unpack_ns = in.get<uint64_t>();
+  for (size_t i = 0; i < 3; ++i) {
+    r.kinds.messages[i] = in.get<uint64_t>();
+    r.kinds.logical[i] = in.get<uint64_t>();
+    r.kinds.wire[i] = in.get<uint64_t>();
+  }
+  return r.time.decode(in) && in.left() == 0;
+}
+
+// Buffers of one size, and what was registered for them.
+struct Buffers {
+  const P2pSession& s;
+  P2pSlots send, recv, expected;
+  void *send_mr = nullptr, *recv_mr = nullptr;
+  prunex_mask_t mask = 0;
+
+  explicit Buffers(const P2pSession& session) : s(session) {}
+  ~Buffers() {
+    if (send_mr != nullptr) {
+      (void)s.link.api().dereg_mr(s.link.send_comm(), send_mr);
+    }
+    if (recv_mr != nullptr) {
+      (void)s.link.api().dereg_mr(s.link.recv_comm(), recv_mr);
+    }
+    s.library.withdraw(mask);
+  }
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+
+  Result<> make(uint64_t bytes) {
+    const int slots = s.spec.inflight;
+    for (P2pSlots* one : {&send, &recv, &expected}) {
+      if (one == &expected && !s.spec.check) {
+        continue;
+      }
+      auto made = make_slots(bytes, slots);
+      if (!made) {
+        return tl::unexpected(made.error());
+      }
+      *one = std::move(*made);
+    }
+    fill_slots(s.spec, s.rank, slots, send);
+    if (s.spec.check) {
+      fill_slots(s.spec, 1 - s.rank, slots, expected);
+    }
+    if (s.spec.pattern == P2pPattern::mask) {
+      auto published = s.library.publish(send);
+      if (!published) {
+        return tl::unexpected(published.error());
+      }
+      mask = *published;
+    }
+    NetApi& api = s.link.api();
+    if (const int r =
+            api.reg_mr(s.link.send_comm(), send.buffer.data(), send.buffer.size(), &send_mr);
+        r != 0) {
+      return tl::unexpected(net_error(api, "regMr", r));
+    }
+    const int r = api.reg_mr(s.link.recv_comm(), recv.buffer.data(), recv.buffer.size(), &recv_mr);
+    return r == 0 ? Result<>() : tl::unexpected(net_error(api, "regMr", r));
+  }
+  FlowEnd sender() {
+    return {&s.link.api(), s.link.send_comm(), send_mr, &send, s.spec.inflight, s.spec.check};
+  }
+  FlowEnd receiver() {
+    return {&s.link.api(), s.link.recv_comm(), recv_mr, &recv, s.spec.inflight, s.spec.check};
+  }
+};
+
+struct Limits {
+  uint64_t iters;
+  double seconds;  // 0: no limit
+};
+
+// Runs what this end has to do, in one thread, until both directions are through.
+Result<> run_flows(const P2pSession& s, SendFlow* out, RecvFlow* in) {
+  Stall stall(s.peer);
+  int idle = 0;
+  while ((out != nullptr && !out->done()) || (in != nullptr && !in->done())) {
+    bool moved = false;
+    if (out != nullptr && !out->done()) {
+      const auto step = out->step();
+      if (!step) {
+        return tl::unexpected(step.error());
+      }
+      moved = *step;
+    }
+    if (in != nullptr && !in->done()) {
+      const auto step = in->step();
+      if (!step) {
+        return tl::unexpected(step.error());
+      }
+      moved = moved || *step;
+    }
+    if (moved) {
+      idle = 0;
+      stall.moved();
+    } else if (++idle >= kIdleLooks) {
+      if (auto fine = stall.check(); !fine) {
+        return fine;
+      }
+      ::sched_yield();
+    }
+  }
+  return {};
+}
+
+Result<> stream(const P2pSession& s, Buffers& b, const Limits& limits, EndResult& r) {
+  const bool sends = s.rank == 0 || s.spec.bidirectional;
+  const bool receives = s.rank == 1 || s.spec.bidirectional;
+  SendFlow out;
+  RecvFlow in;
+  if (auto together = s.peer.barrier(); !together) {
+    return together;
+  }
+  const int64_t now = now_ns();
+  if (sends) {
+    out.start(b.sender(), limits.iters,
+              limits.seconds > 0 ? now + static_cast<int64_t>(limits.seconds * 1e9) : 0);
+  }
+  if (receives) {
+    in.start(b.receiver(), s.spec.check ? &b.expected : nullptr);
+  }
+  if (auto done = run_flows(s, sends ? &out : nullptr, receives ? &in : nullptr); !done) {
+    return done;
+  }
+  r.sent = sends ? out.messages() : 0;
+  r.ended = sends ? static_cast<uint64_t>(s.spec.inflight) : 0;
+  r.time = out.time();
+  r.received = receives ? in.messages() : 0;
+  r.errors += receives ? in.errors() : 0;
+  if (receives) {
+    r.receive_seconds = in.seconds();
+    const double bytes = static_cast<double>(r.received) * static_cast<double>(b.recv.bytes);
+    r.peak = in.peak().bytes_per_ns(r.receive_seconds > 0 ? bytes / r.receive_seconds * 1e-9 : 0);
+  }
+  return {};
+}
+
+Result<> once(const P2pSession& s, Buffers& b, const Limits& limits, EndResult& r) {
+  if (!s.spec.latency) {
+    return stream(s, b, limits, r);
+  }
+  if (auto together = s.peer.barrier(); !together) {
+    return together;
+  }
+  PingPong ping(s, b.sender(), b.receiver(), s.spec.check ? &b.expected : nullptr);
+  if (auto done = s.rank == 0 ? ping.serve(limits.iters, limits.seconds) : ping.answer(); !done) {
+    return done;
+  }
+  r.sent = r.received = ping.messages();
+  r.ended = s.rank == 0 ? 1 : 0;
+  r.errors += ping.errors();
+  r.receive_seconds = ping.seconds();
+  r.time = ping.time();
+  const double bytes = static_cast<double>(r.received) * static_cast<double>(b.recv.bytes);
+  r.peak = r.receive_seconds > 0 ? bytes / r.receive_seconds * 1e-9 : 0;
+  return {};
+}
+
+void count_kinds(const prunex_net_stats_t& a, const prunex_net_stats_t& z, EndResult& r) {
+  const prunex_net_kind_t* before[] = {&a.sent_raw, &a.sent_zero_block, &a.sent_masked};
+  const prunex_net_kind_t* after[] = {&z.sent_raw, &z.sent_zero_block, &z.sent_masked};
+  for (size_t i = 0; i < 3; ++i) {
+    r.kinds.messages[i] = after[i]->messages - before[i]->messages;
+    r.kinds.logical[i] = after[i]->bytes_logical - before[i]->bytes_logical;
+    r.kinds.wire[i] = after[i]->bytes_wire - before[i]->bytes_wire;
+  }
+  r.kinds.messages[0] -= std::min(r.kinds.messages[0], r.ended);  // none of the user's
+  r.pack_ns = z.pack_ns - a.pack_ns;
+  r.unpack_ns = z.unpack_ns - a.unpack_ns;
+}
+
+P2pPart part_of(const P2pSpec& spec, const EndResult& sender, const EndResult& receiver,
+                uint64_t bytes) {
+  P2pPart p;
+  p.iterations = receiver.received;
+  p.warmup_done = sender.warmup_done;
+  p.bytes = receiver.received * bytes;
+  p.seconds = receiver.receive_seconds;
+  p.average_MBps = p.seconds > 0 ? static_cast<double>(p.bytes) / p.seconds * 1e-6 : 0;
+  p.peak_MBps = receiver.peak * 1e3;
+  p.time = sender.time;
+  if (sender.has_kinds) {
+    p.kinds = sender.kinds;
+  }
+  p.pack_ns = sender.pack_ns;
+  p.unpack_ns = receiver.unpack_ns;
+  p.density = sender.density;
+  if (spec.check) {
+    p.errors = receiver.errors;
+  }
+  return p;
+}
+
+P2pPart sum_of(const P2pPart& a, const P2pPart& b) {
+  P2pPart s = a;
+  s.iterations += b.iterations;
+  s.warmup_done += b.warmup_done;
+  s.bytes += b.bytes;
+  s.seconds = std::max(a.seconds, b.seconds);
+  s.average_MBps = s.seconds > 0 ? static_cast<double>(s.bytes) / s.seconds * 1e-6 : 0;
+  s.peak_MBps += b.peak_MBps;
+  s.time.add(b.time);
+  if (s.kinds && b.kinds) {
+    for (size_t i = 0; i < 3; ++i) {
+      s.kinds->messages[i] += b.kinds->messages[i];
+      s.kinds->logical[i] += b.kinds->logical[i];
+      s.kinds->wire[i] += b.kinds->wire[i];
+    }
+  }
+  s.pack_ns += b.pack_ns;
+  s.unpack_ns += b.unpack_ns;
+  s.density = (a.density + b.density) / 2;
+  if (s.errors && b.errors) {
+    *s.errors += *b.errors;
+  }
+  return s;
+}
+
+}  // namespace
+
+Result<P2pRow> measure_p2p(const P2pSession& s, uint64_t bytes) {
+  Buffers b(s);
+  if (auto made = b.make(bytes); !made) {
+    return tl::unexpected(made.error());
+  }
+  EndResult mine;
+  if (s.spec.warmup > 0) {
+    if (auto warm = once(s, b, {s.spec.warmup, kP2pWarmupCapSeconds}, mine); !warm) {
+      return tl::unexpected(warm.error());
+    }
+    mine.warmup_done = mine.sent;
+  }
+  prunex_net_stats_t before{}, after{};
+  mine.has_kinds = s.library.stats(&before);
+  const Limits limits =
+      s.spec.duration_s > 0 ? Limits{~uint64_t{0}, s.spec.duration_s} : Limits{s.spec.iters, 0};
+  if (auto done = once(s, b, limits, mine); !done) {
+    return tl::unexpected(done.error());
+  }
+  mine.density = b.send.density;
+  if (mine.has_kinds && s.library.stats(&after)) {
+    count_kinds(before, after, mine);
+  }
+  const auto told = s.peer.exchange(encode(mine));
+  if (!told) {
+    return tl::unexpected(told.error());
+  }
+  EndResult theirs;
+  if (!decode(*told, theirs)) {
+    return fail(Code::mismatch, "the other end's results cannot be understood");
+  }
+  P2pRow row;
+  row.bytes = bytes;
+  row.local = part_of(s.spec, mine, theirs, bytes);
+  row.sum = row.local;
+  if (s.spec.bidirectional) {
+    row.remote = part_of(s.spec, theirs, mine, bytes);
+    row.sum = sum_of(row.local, *row.remote);
+  }
+  return row;
+}
+
+}  // namespace prunex::tools

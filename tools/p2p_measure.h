@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// One size measured between the two ends. Both call this with the same specification.
+#pragma once
+#include "plugin/base/result.h"
+#include "tools/p2p.h"
+#include "tools/p2p_data.h"
+#include "tools/p2p_link.h"
+
+namespace prunex::tools {
+
+struct P2pSession {
+  const P2pSpec& spec;
+  int rank;
+  P2pPeer& peer;
+  P2pLink& link;
+  const PluginLibrary& library;
+};
+
+[[nodiscard]] Result<P2pRow> measure_p2p(const P2pSession& session, uint64_t bytes);
+
+}  // namespace prunex::tools

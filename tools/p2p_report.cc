@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// The report as JSON, CSV and perftest's tables. Keys and columns are a contract: add, never
+// rename.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tools/p2p.h"
+#include "tools/p2p_peer.h"
+#include "tools/text.h"
+
+namespace prunex::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double rounded(double value) { return std::round(value * 1e3) / 1e3; }
+
+Json time_json(const Histogram& time) {
+  return {{"min", rounded(time.min_us())},
+          {"p50", rounded(time.percentile_us(50))},
+          {"avg", rounded(time.mean_us())},
+          {"stdev", rounded(time.deviation_us())},
+          {"p90", rounded(time.percentile_us(90))},
+          {"p99", rounded(time.percentile_us(99))},
+          {"p999", rounded(time.percentile_us(99.9))},
+          {"max", rounded(time.max_us())}};
+}
+
+uint64_t wire_of(const P2pPart& part) {
+  uint64_t wire = 0;
+  for (size_t i = 0; part.kinds && i < 3; ++i) {
+    wire += part.kinds->wire[i];
+  }
+  return wire;
+}
+
+double wire_MBps(const P2pPart& part) {
+  return part.seconds > 0 ? static_cast<double>(wire_of(part)) / part.seconds * 1e-6 : 0;
+}
+
+double rate_Mpps(const P2pPart& part) {
+  return part.seconds > 0 ? static_cast<double>(part.iterations) / part.seconds * 1e-6 : 0;
+}
+
+Json part_json(const P2pPart& part) {
+  Json j;
+  j["iterations"] = part.iterations;
+  j["warmup_done"] = part.warmup_done;
+  j["bytes_logical"] = part.bytes;
+  j["bytes_wire"] = part.kinds ? Json(wire_of(part)) : Json(nullptr);
+  j["density"] = std::round(part.density * 1e6) / 1e6;
+  j["seconds"] = std::round(part.seconds * 1e9) / 1e9;
+  j["bw_peak_MBps"] = rounded(part.peak_MBps);
+  j["bw_average_MBps"] = rounded(part.average_MBps);
+  j["bw_wire_MBps"] = part.kinds ? Json(rounded(wire_MBps(part))) : Json(nullptr);
+  j["msg_rate_Mpps"] = std::round(rate_Mpps(part) * 1e9) / 1e9;
+  j["time_us"] = time_json(part.time);
+  if (part.kinds) {
+    Json kinds;
+    const char* const names[] = {"raw", "zero_block", "masked"};
+    for (size_t i = 0; i < 3; ++i) {
+      kinds[names[i]] = {{"messages", part.kinds->messages[i]},
+                         {"bytes_logical", part.kinds->logical[i]},
+                         {"bytes_wire", part.kinds->wire[i]}};
+    }
+    j["kinds"] = kinds;
+  } else {
+    j["kinds"] = nullptr;
+  }
+  j["pack_us"] = rounded(static_cast<double>(part.pack_ns) * 1e-3);
+  j["unpack_us"] = rounded(static_cast<double>(part.unpack_ns) * 1e-3);
+  j["errors"] = part.errors ? Json(*part.errors) : Json(nullptr);
+  return j;
+}
+
+const char* time_is(const P2pSpec& spec) {
+  return spec.latency ? "half of a round trip" : "from posting a message to its completion, sender";
+}
+
+std::string joined_sizes(const P2pSpec& spec) {
+  std::vector<std::string> sizes;
+  for (const uint64_t size : spec.sizes) {
+    sizes.push_back(std::to_string(size));
+  }
+  return join(sizes, ",");
+}
+
+std::string bandwidth_line(const P2pSpec& spec, const P2pRow& row) {
+  const double unit = spec.gbits ? 8e-3 : 1;
+  const P2pPart& p = row.sum;
+  std::string line =
+      strf(" %-10llu %-12llu %12.2f %16.2f %14.6f", static_cast<unsigned long long>(row.bytes),
+           static_cast<unsigned long long>(p.iterations), p.peak_MBps * unit, p.average_MBps * unit,
+           rate_Mpps(p));
+  line += strf(
+      " %9.4f %14s %9s", p.density, p.kinds ? strf("%.2f", wire_MBps(p) * unit).c_str() : "-",
+      p.kinds && p.bytes > 0
+          ? strf("%.4f", static_cast<double>(wire_of(p)) / static_cast<double>(p.bytes)).c_str()
+          : "-");
+  return line + (p.errors ? strf(" %8llu", static_cast<unsigned long long>(*p.errors)) : "") + "\n";
+}
+
+std::string latency_line(const P2pRow& row) {
+  const Histogram& t = row.sum.time;
+  std::string line = strf(" %-10llu %-12llu %10.2f %12.2f %15.2f %12.2f %13.2f %17.2f %19.2f",
+                          static_cast<unsigned long long>(row.bytes),
+                          static_cast<unsigned long long>(row.sum.iterations), t.min_us(),
+                          t.max_us(), t.percentile_us(50), t.mean_us(), t.deviation_us(),
+                          t.percentile_us(99), t.percentile_us(99.9));
+  return line +
+         (row.sum.errors ? strf(" %8llu", static_cast<unsigned long long>(*row.sum.errors)) : "") +
+         "\n";
+}
+
+}  // namespace
+
+const char* name_of(P2pPattern pattern) {
+  switch (pattern) {
+    case P2pPattern::blocks:
+      return "blocks";
+    case P2pPattern::mask:
+      return "mask";
+    case P2pPattern::dense:
+      break;
+  }
+  return "dense";
+}
+
+std::string common_text(const P2pSpec& spec) {
+  return strf(
+      "%s%s of %s bytes, %llu iterations, %g s, %llu warm-up, %d in flight, %s %g in runs "
+      "of %llu, seed %llu%s",
+      spec.bidirectional ? "bidirectional " : "", spec.latency ? "latency" : "bandwidth",
+      joined_sizes(spec).c_str(), static_cast<unsigned long long>(spec.iters), spec.duration_s,
+      static_cast<unsigned long long>(spec.warmup), spec.inflight, name_of(spec.pattern),
+      spec.density, static_cast<unsigned long long>(spec.run),
+      static_cast<unsigned long long>(spec.seed), spec.check ? ", checked" : "");
+}
+
+std::string p2p_json(const P2pSpec& spec, const P2pReport& report) {
+  Json j;
+  j["schema"] = "prunex.bench.p2p";
+  j["version"] = 1;
+  j["release"] = report.release;
+  j["peer_release"] = report.peer_release;
+  j["protocol"] = kP2pProtocol;
+  j["plugin"] = report.plugin;
+  j["network"] = report.network;
+  j["api"] = report.api;
+  j["transport"] = "socket";
+  j["device"] = report.device;
+  j["netlab"] = report.netlab.empty() ? Json(nullptr)
+                                      : Json{{"mode", report.netlab}, {"rate", report.netlab_rate}};
+  j["test"] = spec.latency ? "latency" : "bandwidth";
+  j["bidirectional"] = spec.bidirectional;
+  j["mode"] = report.mode.empty() ? Json(nullptr) : Json(report.mode);
+  j["streams"] = report.streams.empty() ? Json(nullptr) : Json(report.streams);
+  j["inflight"] = spec.latency ? 1 : spec.inflight;
+  j["pattern"] = name_of(spec.pattern);
+  j["run_bytes"] = spec.run;
+  j["seed"] = spec.seed;
+  j["checked"] = spec.check;
+  j["warmup_cap_s"] = kP2pWarmupCapSeconds;
+  j["time_is"] = time_is(spec);
+  j["MB"] = 1000000;
+  j["connect_us"] = {{"local", rounded(report.connect_us)},
+                     {"remote", rounded(report.peer_connect_us)}};
+  j["results"] = Json::array();
+  for (const P2pRow& row : report.rows) {
+    Json r;
+    r["bytes"] = row.bytes;
+    r["local"] = part_json(row.local);
+    r["remote"] = row.remote ? part_json(*row.remote) : Json(nullptr);
+    r["sum"] = part_json(row.sum);
+    j["results"].push_back(std::move(r));
+  }
+  return j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string p2p_csv(const P2pSpec& spec, const P2pReport& report) {
+  std::string csv =
+      "test,bytes,part,iterations,warmup_done,seconds,bw_peak_MBps,bw_average_MBps,bw_wire_MBps,"
+      "msg_rate_Mpps,density,bytes_logical,bytes_wire,min_us,p50_us,avg_us,stdev_us,p90_us,p99_us,"
+      "p999_us,max_us,errors\n";
+  const auto line = [&](const P2pRow& row, const char* name, const P2pPart& p) {
+    csv += strf("%s,%llu,%s,%llu,%llu,%.9g,%.6g,%.6g,", spec.latency ? "latency" : "bandwidth",
+                static_cast<unsigned long long>(row.bytes), name,
+                static_cast<unsigned long long>(p.iterations),
+                static_cast<unsigned long long>(p.warmup_done), p.seconds, p.peak_MBps,
+                p.average_MBps);
+    csv += (p.kinds ? strf("%.6g", wire_MBps(p)) : "") +
+           strf(",%.6g,%.6g,%llu,", rate_Mpps(p), p.density,
+                static_cast<unsigned long long>(p.bytes)) +
+           (p.kinds ? std::to_string(wire_of(p)) : "");
+    for (const double t : {p.time.min_us(), p.time.percentile_us(50), p.time.mean_us(),
+                           p.time.deviation_us(), p.time.percentile_us(90),
+                           p.time.percentile_us(99), p.time.percentile_us(99.9), p.time.max_us()}) {
+      csv += strf(",%.6g", t);
+    }
+    csv.append(",").append(p.errors ? std::to_string(*p.errors) : std::string()).append("\n");
+  };
+  for (const P2pRow& row : report.rows) {
+    line(row, "local", row.local);
+    if (row.remote) {
+      line(row, "remote", *row.remote);
+    }
+    line(row, "sum", row.sum);
+  }
+  return csv;
+}
+
+std::string p2p_table(const P2pSpec& spec, const P2pReport& report) {
+  std::string text =
+      strf("# prunex bench p2p: network %s (v%d) of %s, device %s\n", report.network.c_str(),
+           report.api, report.plugin.c_str(), report.device.c_str());
+  text += strf("# release %s, the other end %s; mode %s, streams %s, %d in flight, %s%s\n",
+               report.release.c_str(), report.peer_release.c_str(),
+               report.mode.empty() ? "-" : report.mode.c_str(),
+               report.streams.empty() || report.streams == "0" ? "auto" : report.streams.c_str(),
+               spec.latency ? 1 : spec.inflight, spec.bidirectional ? "both directions, " : "",
+               spec.check ? "every byte checked" : "not checked");
+  if (!report.netlab.empty()) {
+    text += strf("# emulated network: %s, rate of each link: %s\n", report.netlab.c_str(),
+                 report.netlab_rate.c_str());
+  }
+  text += strf("# connected in %.0f us (the other end: %.0f us)\n", report.connect_us,
+               report.peer_connect_us);
+  const char* errors = spec.check ? "   errors" : "";
+  if (spec.latency) {
+    text += "# times are halves of round trips\n";
+    text += strf(
+        " #bytes     #iterations   t_min[usec]  t_max[usec]  t_typical[usec]  t_avg[usec]  "
+        "t_stdev[usec]  99%% percentile[usec]  99.9%% percentile[usec]%s\n",
+        errors);
+    for (const P2pRow& row : report.rows) {
+      text += latency_line(row);
+    }
+    return text;
+  }
+  const char* unit = spec.gbits ? "Gb/s" : "MB/s";
+  text += strf("# BW is of logical bytes, wire of what stood for them; %s\n",
+               spec.gbits ? "Gb = 10^9 bits" : "MB = 10^6 bytes");
+  text += strf(
+      " #bytes     #iterations  BW peak[%s] BW average[%s]  MsgRate[Mpps]   density"
+      "     wire[%s] wire/BW%s\n",
+      unit, unit, unit, errors);
+  for (const P2pRow& row : report.rows) {
+    text += bandwidth_line(spec, row);
+  }
+  return text;
+}
+
+}  // namespace prunex::tools
