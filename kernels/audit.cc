@@ -35,6 +35,10 @@ double value_at(DType type, const std::byte* buffer, uint64_t element) {
       return static_cast<double>(load(int32_t{}));
     case DType::i64:
       return static_cast<double>(load(int64_t{}));
+    case DType::u32:
+      return static_cast<double>(load(uint32_t{}));
+    case DType::u64:
+      return static_cast<double>(load(uint64_t{}));
   }
   return 0;
 }

@@ -47,7 +47,10 @@ host::Acc acc_of(DType in) {
       return host::Acc::i32;
     case DType::i32:
     case DType::i64:
+    case DType::u32:
       return host::Acc::i64;
+    case DType::u64:
+      return host::Acc::u64;
   }
   return host::Acc::f32;
 }

@@ -26,6 +26,8 @@ constexpr int64_t exact_limit(DType type) {
     case DType::i32:
     case DType::f64:
     case DType::i64:
+    case DType::u32:
+    case DType::u64:
       return int64_t{1} << 31;
   }
   return 1;
@@ -33,7 +35,7 @@ constexpr int64_t exact_limit(DType type) {
 
 // The value that the `position`-th of `contributors` ranks gives to elements of class `cls`.
 int64_t value_of(DType type, Op op, int64_t cls, int64_t position, int64_t contributors) {
-  const bool has_sign = type != DType::u8;
+  const bool has_sign = type != DType::u8 && type != DType::u32 && type != DType::u64;
   if (op == Op::prod) {  // the product of all is ±1 or ±2
     const int64_t magnitude = (cls + position) % (2 * contributors) == 0 ? 2 : 1;
     return has_sign && (cls + 3 * position) % 5 == 0 ? -magnitude : magnitude;
@@ -78,6 +80,8 @@ uint64_t encode(DType type, int64_t value, int64_t divisor) {
     case DType::u8:
     case DType::i32:
     case DType::i64:
+    case DType::u32:
+    case DType::u64:
       return static_cast<uint64_t>(value / divisor);
   }
   return 0;
@@ -101,6 +105,10 @@ double decode(DType type, uint64_t bits) {
       return static_cast<double>(static_cast<int32_t>(bits));
     case DType::i64:
       return static_cast<double>(static_cast<int64_t>(bits));
+    case DType::u32:
+      return static_cast<uint32_t>(bits);
+    case DType::u64:
+      return static_cast<double>(bits);
   }
   return 0;
 }

@@ -69,7 +69,9 @@ typedef enum PRUNEX_INT_ENUM {
   PRUNEX_INT8 = 4,
   PRUNEX_UINT8 = 5,
   PRUNEX_INT32 = 6,
-  PRUNEX_INT64 = 7
+  PRUNEX_INT64 = 7,
+  PRUNEX_UINT32 = 8,
+  PRUNEX_UINT64 = 9
 } prunex_dtype_t;
 
 /* AVG divides once, at the end, by the number of contributions of the scope; integers truncate

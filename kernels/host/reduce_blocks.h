@@ -109,10 +109,13 @@ constexpr void fill_reductions(Table& t) {
   fill_takes<U8>(t.take[static_cast<size_t>(DType::u8)]);
   fill_takes<I32>(t.take[static_cast<size_t>(DType::i32)]);
   fill_takes<I64>(t.take[static_cast<size_t>(DType::i64)]);
+  fill_takes<U32>(t.take[static_cast<size_t>(DType::u32)]);
+  fill_takes<U64>(t.take[static_cast<size_t>(DType::u64)]);
   t.divide[static_cast<size_t>(Acc::f32)] = divide<float>;
   t.divide[static_cast<size_t>(Acc::f64)] = divide<double>;
   t.divide[static_cast<size_t>(Acc::i32)] = divide<int32_t>;
   t.divide[static_cast<size_t>(Acc::i64)] = divide<int64_t>;
+  t.divide[static_cast<size_t>(Acc::u64)] = divide<uint64_t>;
   fill_put<float, F32>(t, Acc::f32, DType::f32);
   fill_put<float, F16>(t, Acc::f32, DType::f16);
   fill_put<float, BF16>(t, Acc::f32, DType::bf16);
@@ -124,6 +127,8 @@ constexpr void fill_reductions(Table& t) {
   fill_put<int64_t, U8>(t, Acc::i64, DType::u8);
   fill_put<int64_t, I32>(t, Acc::i64, DType::i32);
   fill_put<int64_t, I64>(t, Acc::i64, DType::i64);
+  fill_put<int64_t, U32>(t, Acc::i64, DType::u32);
+  fill_put<uint64_t, U64>(t, Acc::u64, DType::u64);
 }
 
 }  // namespace

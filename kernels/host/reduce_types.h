@@ -26,6 +26,8 @@ struct I8 : Plain<int8_t, int32_t> {};
 struct U8 : Plain<uint8_t, int32_t> {};
 struct I32 : Plain<int32_t, int64_t> {};
 struct I64 : Plain<int64_t, int64_t> {};
+struct U32 : Plain<uint32_t, int64_t> {};
+struct U64 : Plain<uint64_t, uint64_t> {};
 
 template <class T, class U>
 inline constexpr bool kSame = __is_same(T, U);
@@ -57,6 +59,7 @@ inline int64_t order(int64_t b) { return b ^ ((b >> 63) & 0x7fffffffffffffff); }
 
 inline uint32_t wrapping(int32_t v) { return static_cast<uint32_t>(v); }
 inline uint64_t wrapping(int64_t v) { return static_cast<uint64_t>(v); }
+inline uint64_t wrapping(uint64_t v) { return v; }
 
 struct Sum {
   static float apply(float a, float b) { return a + b; }

@@ -46,8 +46,8 @@ using UnpackBlocks = void (*)(uint64_t bits, size_t blocks, const void* packed, 
 
 // A reduction works on blocks of at most kBlock elements in an accumulator (64-byte aligned) of the
 // type that acc_of names, wide enough for sums of many elements.
-enum class Acc : uint8_t { f32 = 0, f64, i32, i64 };
-inline constexpr int kNumAccs = 4;
+enum class Acc : uint8_t { f32 = 0, f64, i32, i64, u64 };
+inline constexpr int kNumAccs = 5;
 inline constexpr size_t kBlock = 256;
 
 enum class Take : uint8_t { first = 0, sum, max, min, prod };  // acc = src; acc = acc ⊕ src

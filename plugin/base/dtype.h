@@ -6,8 +6,8 @@
 
 namespace prunex {
 
-enum class DType : uint8_t { f32 = 0, f64, f16, bf16, i8, u8, i32, i64 };
-inline constexpr int kNumDTypes = 8;
+enum class DType : uint8_t { f32 = 0, f64, f16, bf16, i8, u8, i32, i64, u32, u64 };
+inline constexpr int kNumDTypes = 10;
 
 enum class Op : uint8_t { sum = 0, avg, max, min, prod };
 inline constexpr int kNumOps = 5;
@@ -16,9 +16,11 @@ inline constexpr int kNumOps = 5;
   switch (t) {
     case DType::f64:
     case DType::i64:
+    case DType::u64:
       return 8;
     case DType::f32:
     case DType::i32:
+    case DType::u32:
       return 4;
     case DType::f16:
     case DType::bf16:
@@ -35,7 +37,8 @@ inline constexpr int kNumOps = 5;
 }
 
 [[nodiscard]] constexpr const char* name_of(DType t) {
-  constexpr const char* kNames[] = {"f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64"};
+  constexpr const char* kNames[] = {"f32", "f64", "f16", "bf16", "i8",
+                                    "u8",  "i32", "i64", "u32",  "u64"};
   return kNames[static_cast<size_t>(t)];
 }
 
@@ -57,6 +60,7 @@ inline constexpr int kNumOps = 5;
     case DType::u8:
       return DType::i32;
     case DType::i32:
+    case DType::u32:
       return DType::i64;
     default:
       return t;

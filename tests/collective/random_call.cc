@@ -53,6 +53,10 @@ void store(DType type, void* buffer, size_t i, Value value) {
       return put(buffer, i, static_cast<int32_t>(value.integer));
     case DType::i64:
       return put(buffer, i, value.integer);
+    case DType::u32:
+      return put(buffer, i, static_cast<uint32_t>(value.integer));
+    case DType::u64:
+      return put(buffer, i, static_cast<uint64_t>(value.integer));
   }
 }
 
@@ -74,6 +78,10 @@ Value load(DType type, const void* buffer, size_t i) {
       return {0, get<int32_t>(buffer, i)};
     case DType::i64:
       return {0, get<int64_t>(buffer, i)};
+    case DType::u32:
+      return {0, get<uint32_t>(buffer, i)};
+    case DType::u64:
+      return {0, static_cast<int64_t>(get<uint64_t>(buffer, i))};
   }
   return {};
 }
@@ -172,7 +180,7 @@ Value kept_value(const RandomCall& call, Random& random) {
     constexpr int64_t kFactors[] = {1, -1, 2, -2, 1, 1, -1, 0};
     v = kFactors[bits % 8];
   }
-  if (call.type == DType::u8) {
+  if (call.type == DType::u8 || call.type == DType::u32 || call.type == DType::u64) {
     v = std::abs(v);
   }
   return {static_cast<double>(v), v};

@@ -26,8 +26,10 @@ bool differs_from_zero(DType type, const std::byte* p) {
     case DType::u8:
       return load(uint8_t{}) != 0;
     case DType::i32:
+    case DType::u32:
       return load(int32_t{}) != 0;
     case DType::i64:
+    case DType::u64:
       return load(int64_t{}) != 0;
   }
   return false;

@@ -55,6 +55,8 @@ using I8 = Integer<int8_t, DType::i8>;
 using U8 = Integer<uint8_t, DType::u8>;
 using I32 = Integer<int32_t, DType::i32>;
 using I64 = Integer<int64_t, DType::i64>;
+using U32 = Integer<uint32_t, DType::u32>;
+using U64 = Integer<uint64_t, DType::u64>;
 
 template <class W>
 W combine(Op op, W a, W b) {

@@ -30,7 +30,8 @@ void check_pair(Rng& rng) {
   for (const size_t num : std::initializer_list<size_t>{1, 2, 3, 5, 9}) {
     for (const size_t count : std::initializer_list<size_t>{0, 1, 7, 8, 255, 256, 257, 1003}) {
       auto src = random_sources<In>(rng, num, count);
-      if (In::kType == DType::i64) {  // sums must stay inside, the model has 128 bits
+      if (In::kType == DType::i64 ||
+          In::kType == DType::u64) {  // sums must stay inside, the model has 128 bits
         for (auto& s : src) {
           for (auto& v : s) {
             v = static_cast<typename In::Memory>(static_cast<double>(v) / 16);
@@ -78,6 +79,8 @@ TEST_P(ReduceTest, equals_the_model_in_every_type_op_and_count) {
   check_pair<U8, U8>(rng_);
   check_pair<I32, I32>(rng_);
   check_pair<I64, I64>(rng_);
+  check_pair<U32, U32>(rng_);
+  check_pair<U64, U64>(rng_);
 }
 
 TEST_P(ReduceTest, equals_the_model_in_every_pair_of_partial_type) {
@@ -89,6 +92,8 @@ TEST_P(ReduceTest, equals_the_model_in_every_pair_of_partial_type) {
   check_pair<I32, I8>(rng_);
   check_pair<I32, U8>(rng_);
   check_pair<I64, I32>(rng_);
+  check_pair<U32, I64>(rng_);
+  check_pair<I64, U32>(rng_);
 }
 
 // Integer-valued data: the exact sum, whatever the type.
@@ -121,6 +126,8 @@ TEST_P(ReduceTest, integer_valued_sums_are_exact) {
   check_exact<U8>(rng_, [](int v) { return static_cast<uint8_t>(v); });
   check_exact<I32>(rng_, [](int v) { return v; });
   check_exact<I64>(rng_, [](int v) { return int64_t{v}; });
+  check_exact<U32>(rng_, [](int v) { return static_cast<uint32_t>(v); });
+  check_exact<U64>(rng_, [](int v) { return static_cast<uint64_t>(v); });
 }
 
 // |computed - exact| <= (n - 1) u sum|x| for the additions, plus one rounding into the result's
@@ -279,6 +286,28 @@ TEST_P(ReduceTest, integer_averages_do_not_overflow_and_truncate_toward_zero) {
   EXPECT_EQ(average<int32_t>({kMin, kMin, kMin, kMin}, DType::i32), kMin);
   EXPECT_EQ(average<int32_t>({-7, 0}, DType::i32), -3);
   EXPECT_EQ(average<int64_t>({-7, 0}, DType::i64), -3);
+}
+
+// Values with the top bit set are the largest, not negative ones.
+TEST_P(ReduceTest, unsigned_extremes) {
+  const std::vector<std::vector<uint32_t>> a = {std::vector<uint32_t>(50, 0xfffffff0u),
+                                                std::vector<uint32_t>(50, 7)};
+  std::vector<uint32_t> out(50);
+  reduce(out.data(), DType::u32, pointers(a), DType::u32, 50, Op::max);
+  EXPECT_EQ(out[49], 0xfffffff0u);
+  reduce(out.data(), DType::u32, pointers(a), DType::u32, 50, Op::min);
+  EXPECT_EQ(out[49], 7u);
+  constexpr uint64_t kBig = uint64_t{1} << 63;
+  const std::vector<std::vector<uint64_t>> b = {std::vector<uint64_t>(50, 7),
+                                                std::vector<uint64_t>(50, kBig)};
+  std::vector<uint64_t> out64(50);
+  reduce(out64.data(), DType::u64, pointers(b), DType::u64, 50, Op::max);
+  EXPECT_EQ(out64[49], kBig);
+  reduce(out64.data(), DType::u64, pointers(b), DType::u64, 50, Op::min);
+  EXPECT_EQ(out64[49], 7u);
+  reduce(out64.data(), DType::u64, pointers(b), DType::u64, 50, Op::prod);
+  EXPECT_EQ(out64[49], kBig);  // 7 * 2^63 modulo 2^64
+  EXPECT_EQ(average<uint32_t>({0xffffffffu, 0xffffffffu}, DType::u32), 0xffffffffu);
 }
 
 TEST_P(ReduceTest, integer_sums_wrap) {
