@@ -244,6 +244,15 @@ void LeaderLinks::progress() {
   }
 }
 
+void LeaderLinks::progress_calls() {
+  for (size_t n = 0; n < peers_.size(); ++n) {
+    if (n != self_) {
+      (void)link(n, Channel::calls).progress();
+    }
+  }
+  reap_outgoing();
+}
+
 void LeaderLinks::poll_fds(std::vector<pollfd>& out) const {
   for (size_t n = 0; n < peers_.size(); ++n) {
     if (n != self_) {

@@ -58,6 +58,9 @@ class LeaderLinks {
   // Moves bytes on every connection. A peer that closed in an orderly way is an error only when
   // something is still wanted from it, which test() and peek_call() tell.
   void progress();
+  // The same for call messages only; whether all that were queued have left.
+  void progress_calls();
+  [[nodiscard]] bool all_sent() const { return outgoing_.empty(); }
   void poll_fds(std::vector<pollfd>& out) const;
 
   uint64_t bytes_sent = 0, bytes_received = 0;  // payloads and headers

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/nccl/coll/comm.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "plugin/base/clock.h"
+#include "plugin/base/log.h"
+#include "plugin/collective/context.h"
+
+namespace prunex::nccl::coll {
+namespace {
+
+using collective::CallHeader;
+using collective::MessageKind;
+
+// Of scanning, packing, reducing and unpacking in one call from NCCL's progress thread.
+constexpr int64_t kBudget = int64_t{256} << 10;
+constexpr double kLastWordsS = 1.0;
+// Pieces that are prepared while the first is on the network: each holds memory.
+constexpr size_t kLookAhead = 2;
+constexpr uint32_t kWatchEvery = 16;  // polls without movement
+
+}  // namespace
+
+CollComm::CollComm(Setup setup) : setup_(std::move(setup)), nodes_(setup_.addresses.size()) {
+  // Chunks small enough that one step of a poll is short, and parts of them worth a message.
+  tuning_.chunk_bytes = std::clamp<size_t>(nodes_ * (32 << 10), 128 << 10, 256 << 10);
+  if (setup_.config.chunk_bytes > 0) {
+    tuning_.chunk_bytes = std::max<size_t>(64, setup_.config.chunk_bytes / 64 * 64);
+  }
+  tuning_.min_chunk_bytes = std::min<size_t>(32 << 10, tuning_.chunk_bytes);
+  if (setup_.config.algorithm == "exchange") {
+    tuning_.forced = static_cast<int>(collective::Algorithm::exchange);
+  } else if (setup_.config.algorithm == "scatter") {
+    tuning_.forced = static_cast<int>(collective::Algorithm::scatter);
+  }
+  for (Request& r : requests_) {
+    r.comm = this;
+  }
+}
+
+CollComm::~CollComm() {
+  if (setup_.links == nullptr) {
+    return;
+  }
+  if (!dead_ && !queue_.empty()) {
+    CallHeader h;
+    h.kind = MessageKind::abort;
+    h.sequence = sequence_;
+    h.culprit = static_cast<int32_t>(setup_.self);
+    (void)setup_.links->send_calls(h, {});
+  }
+  const Deadline deadline = Deadline::after(kLastWordsS);
+  while (!dead_ && !setup_.links->all_sent() && !deadline.passed()) {
+    setup_.links->progress();
+    std::vector<pollfd> fds;
+    setup_.links->poll_fds(fds);
+    ::poll(fds.data(), fds.size(), 10);
+  }
+}
+
+CollStats CollComm::stats() const {
+  const std::lock_guard lock(stats_mutex_);
+  return stats_;
+}
+
+Result<Request*> CollComm::take_request(size_t bytes) {
+  if (dead_) {
+    return tl::unexpected(*dead_);
+  }
+  for (Request& r : requests_) {
+    if (!r.used) {
+      r.used = true;
+      r.bytes = bytes;
+      r.pieces_left = 1;
+      return &r;
+    }
+  }
+  return nullptr;
+}
+
+Result<Request*> CollComm::post(Piece piece, size_t bytes) {
+  auto request = take_request(bytes);
+  if (!request || *request == nullptr) {
+    return request;
+  }
+  piece.request = *request;
+  queue_.push_back(std::move(piece));
+  if (auto polled = poll(); !polled) {
+    return tl::unexpected(polled.error());
+  }
+  return request;
+}
+
+Result<Request*> CollComm::all_reduce(const AllReduce& call) {
+  const size_t size = size_of(call.type);
+  if (call.count > SIZE_MAX / size) {
+    return fail(Code::invalid_argument,
+                strf("all-reduce: %llu x %s do not fit an address space",
+                     static_cast<unsigned long long>(call.count), name_of(call.type)));
+  }
+  if (call.count > 0 && (call.send == nullptr || call.recv == nullptr)) {
+    return fail(Code::invalid_argument, "all-reduce: a buffer is NULL");
+  }
+  const size_t bytes = call.count * size;
+  auto request = take_request(bytes);
+  if (!request || *request == nullptr) {
+    return request;
+  }
+  api::Registry& registry = api::Registry::instance();
+  const uint64_t step = kPieceBytes / size;
+  const uint64_t pieces = std::max<uint64_t>(1, (call.count + step - 1) / step);
+  (*request)->pieces_left = pieces;
+  api::RangeHit hit;
+  const bool found =
+      registry.find_range(call.send, bytes, &hit) == api::Lookup::hit ||
+      (call.send != call.recv && registry.find_range(call.recv, bytes, &hit) == api::Lookup::hit);
+  for (uint64_t i = 0; i < pieces; ++i) {
+    Piece p;
+    p.request = *request;
+    p.type = call.type;
+    p.op = call.op;
+    p.count = call.count;
+    p.index = i;
+    p.first = i * step;
+    p.elements = std::min(step, call.count - p.first);
+    p.send = static_cast<const std::byte*>(call.send) + p.first * size;
+    p.recv = static_cast<std::byte*>(call.recv) + p.first * size;
+    // Another type than the mask's, or a cut through an element: the mask says nothing here.
+    if (found && hit.type == call.type && hit.byte_offset % size == 0 && p.elements > 0) {
+      p.hit = hit;
+      p.hit->byte_offset += p.first * size;
+    }
+    queue_.push_back(std::move(p));
+  }
+  if (auto polled = poll(); !polled) {
+    return tl::unexpected(polled.error());
+  }
+  return request;
+}
+
+std::vector<Segment> CollComm::segments_of(const Window& w) const {
+  std::vector<Segment> out(nodes_);
+  for (size_t n = 0; n < nodes_; ++n) {
+    const size_t begin = std::max(w.offset, n * w.bytes_per_rank);
+    const size_t end = std::min(w.offset + w.bytes, (n + 1) * w.bytes_per_rank);
+    if (begin < end) {
+      out[n] = {begin - w.offset, end - begin};
+    }
+  }
+  return out;
+}
+
+Result<> CollComm::check_window(const Window& w, std::span<const CollPart> parts) const {
+  if (w.bytes_per_rank > SIZE_MAX / nodes_ || w.offset > w.bytes_per_rank * nodes_ ||
+      w.bytes > w.bytes_per_rank * nodes_ - w.offset) {
+    return fail(Code::invalid_argument,
+                strf("window %zu+%zu is not inside %zu segments of %zu bytes", w.offset, w.bytes,
+                     nodes_, w.bytes_per_rank));
+  }
+  size_t left = w.bytes;
+  for (const CollPart& p : parts) {
+    if (p.bytes > left || (p.bytes > 0 && p.address == nullptr)) {
+      return fail(
+          Code::invalid_argument,
+          strf("the parts of a window of %zu bytes are longer than that, or NULL", w.bytes));
+    }
+    left -= p.bytes;
+  }
+  if (left > 0) {
+    return fail(Code::invalid_argument,
+                strf("the parts of a window of %zu bytes have only %zu", w.bytes, w.bytes - left));
+  }
+  return {};
+}
+
+Result<Request*> CollComm::all_gather(const void* send, std::span<const CollPart> recv,
+                                      const Window& window) {
+  if (auto fits = check_window(window, recv); !fits) {
+    return tl::unexpected(fits.error());
+  }
+  Piece p;
+  p.function = Function::all_gather;
+  p.window = window;
+  p.segments = segments_of(window);
+  if (send == nullptr && p.segments[setup_.self].bytes > 0) {
+    return fail(Code::invalid_argument, "all-gather: the send buffer is NULL");
+  }
+  p.send = static_cast<const std::byte*>(send);
+  if (recv.size() == 1) {
+    p.recv = static_cast<std::byte*>(recv[0].address);
+  } else {
+    p.staging.resize(window.bytes);
+    p.recv = p.staging.data();
+    p.parts.assign(recv.begin(), recv.end());
+  }
+  return post(std::move(p), window.bytes);
+}
+
+Result<Request*> CollComm::reduce_scatter(std::span<const CollPart> send, void* recv,
+                                          const Window& window, DType type, Op op) {
+  if (auto fits = check_window(window, send); !fits) {
+    return tl::unexpected(fits.error());
+  }
+  const size_t size = size_of(type);
+  if (window.bytes_per_rank % size != 0 || window.offset % size != 0 || window.bytes % size != 0) {
+    return fail(Code::invalid_argument,
+                strf("reduce-scatter of %s: window %zu+%zu and %zu bytes per rank are not all "
+                     "multiples of %zu",
+                     name_of(type), window.offset, window.bytes, window.bytes_per_rank, size));
+  }
+  Piece p;
+  p.function = Function::reduce_scatter;
+  p.type = type;
+  p.op = op;
+  p.window = window;
+  p.segments = segments_of(window);
+  const size_t own = p.segments[setup_.self].bytes;
+  if (recv == nullptr && own > 0) {
+    return fail(Code::invalid_argument, "reduce-scatter: the receive buffer is NULL");
+  }
+  p.recv = static_cast<std::byte*>(recv);
+  if (send.size() == 1) {
+    p.send = static_cast<const std::byte*>(send[0].address);
+  } else {
+    for (const CollPart& part : send) {
+      const auto* from = static_cast<const std::byte*>(part.address);
+      p.staging.insert(p.staging.end(), from, from + part.bytes);
+    }
+    p.send = p.staging.data();
+  }
+  return post(std::move(p), own);
+}
+
+Result<bool> CollComm::test(Request& request) {
+  if (dead_) {
+    return tl::unexpected(*dead_);
+  }
+  if (request.pieces_left > 0) {
+    if (auto polled = poll(); !polled) {
+      return tl::unexpected(polled.error());
+    }
+  }
+  if (request.pieces_left > 0) {
+    return false;
+  }
+  request.used = false;
+  return true;
+}
+
+Result<> CollComm::poll() {
+  if (queue_.empty()) {
+    return {};
+  }
+  const int64_t begin = now_ns();
+  auto polled = [this]() -> Result<> {
+    try {
+      return poll_pieces();
+    } catch (const std::exception& e) {  // half a step was done: there is no going on
+      return fail(Code::memory, strf("this node has no memory for a call (%s)", e.what()));
+    }
+  }();
+  {
+    const std::lock_guard lock(stats_mutex_);
+    stats_.busy_ns += static_cast<uint64_t>(now_ns() - begin);
+    stats_.wire_bytes = setup_.links == nullptr ? 0 : setup_.links->bytes_sent;
+  }
+  return polled ? polled : tl::unexpected(die(polled.error()));
+}
+
+Result<> CollComm::poll_pieces() {
+  int64_t budget = kBudget;
+  bool moved = false;
+  if (setup_.links != nullptr && !setup_.links->all_sent()) {
+    setup_.links->progress_calls();
+  }
+  // Piece k + 1 is agreed on only when all nodes have heard each other about piece k: so they have
+  // learned the same.
+  for (size_t i = 0; i < std::min(queue_.size(), kLookAhead) && budget > 0; ++i) {
+    if (queue_[i].phase < Phase::agreed) {
+      auto agreed = agree(queue_[i], &budget);
+      if (!agreed) {
+        return tl::unexpected(agreed.error());
+      }
+      moved = moved || *agreed;
+      if (queue_[i].phase < Phase::agreed) {
+        break;
+      }
+    }
+  }
+  if (queue_.front().phase == Phase::agreed) {
+    start(queue_.front());
+  }
+  if (queue_.front().phase == Phase::moving) {
+    auto one = move(queue_.front(), &budget);
+    if (!one) {
+      return tl::unexpected(one.error());
+    }
+    moved = moved || *one;
+  }
+  pop_finished();
+  idle_polls_ = moved ? 0 : idle_polls_ + 1;
+  return idle_polls_ % kWatchEvery == kWatchEvery - 1 ? watch_for_aborts() : Result<>();
+}
+
+void CollComm::pop_finished() {
+  while (!queue_.empty() && queue_.front().phase == Phase::finished) {
+    finish(queue_.front());
+    queue_.pop_front();
+  }
+}
+
+// A node that gave up says why before it goes; whoever waits for its data hears it here. A
+// connection that has ended is an error only when something is due on it.
+Result<> CollComm::watch_for_aborts() {
+  for (size_t n = 0; setup_.links != nullptr && n < nodes_; ++n) {
+    if (n == setup_.self) {
+      continue;
+    }
+    const auto peeked = setup_.links->peek_call(n);
+    if (peeked && *peeked != nullptr && (*peeked)->kind == MessageKind::abort) {
+      const CallHeader& h = **peeked;
+      const std::string who = h.culprit == static_cast<int32_t>(n)
+                                  ? strf("node %zu has closed its communicator with a call open", n)
+                                  : strf("node %zu has given up because of node %d", n, h.culprit);
+      return fail(Code::peer_lost, who, 0, h.culprit);
+    }
+  }
+  return {};
+}
+
+// The communicator's end: said once, with the node and where it is; the others are told whom to
+// blame.
+Error CollComm::die(Error finding) {
+  const int culprit = finding.rank;
+  if (culprit >= 0 && static_cast<size_t>(culprit) < nodes_) {
+    finding.text =
+        strf("CollNet: node %d of %zu (%s): %s", culprit, nodes_,
+             setup_.addresses[static_cast<size_t>(culprit)].c_str(), finding.text.c_str());
+  } else {
+    finding.text = "CollNet: " + finding.text;
+  }
+  PRUNEX_LOG(warn, "%s", finding.text.c_str());
+  dead_ = finding;
+  if (setup_.links != nullptr && finding.code != Code::mismatch) {
+    CallHeader h;
+    h.kind = MessageKind::abort;
+    h.sequence = sequence_;
+    h.culprit = static_cast<int32_t>(culprit < 0 ? static_cast<int>(setup_.self) : culprit);
+    h.late = finding.code == Code::timeout ? 1 : 0;
+    (void)setup_.links->send_calls(h, {});
+    setup_.links->progress();
+  }
+  return finding;
+}
+
+}  // namespace prunex::nccl::coll

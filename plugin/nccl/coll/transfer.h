@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The data of one collective among n nodes, after they have agreed on it: linear streams cut into
+// chunks, posted and reaped by polling. Nothing in here waits or decides; both ends derive the same
+// messages from the same numbers.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "plugin/base/dtype.h"
+#include "plugin/base/result.h"
+#include "plugin/collective/leader_links.h"
+#include "plugin/collective/table.h"
+
+namespace prunex::nccl::coll {
+
+enum class Shape : uint8_t {
+  exchange,        // everybody sends all of it to everybody and adds all
+  scatter,         // everybody adds its part of each chunk and sends the sum round
+  reduce_scatter,  // everybody adds the segment it owns
+  gather,          // everybody sends the segment it owns to everybody
+};
+
+struct Segment {  // bytes of the common stream that one node owns
+  size_t offset = 0, bytes = 0;
+};
+
+struct TransferSpec {
+  Shape shape = Shape::exchange;
+  DType type = DType::f32;
+  Op op = Op::sum;
+  const std::byte* source = nullptr;  // this node's contribution; in gather its own segment only
+  // Where results go: the stream, in reduce_scatter the own segment only. May be the source.
+  std::byte* result = nullptr;
+  size_t bytes = 0;        // of the stream; exchange and scatter
+  size_t chunk_bytes = 0;  // a multiple of 64
+  // By node; reduce_scatter and gather.
+  std::vector<Segment> segments;
+};
+
+class Transfer {
+ public:
+  // `links` may be null when there is one node. `scratch` is the communicator's, reused.
+  Transfer(collective::LeaderLinks* links, size_t nodes, size_t self, TransferSpec spec,
+           std::vector<std::byte>& scratch);
+
+  // Bytes of the source that may be sent: packing may still be under way.
+  void source_ready(size_t bytes) { ready_ = bytes; }
+  // Posts, reaps and reduces until nothing moves or *budget (bytes of reduction) is spent. true:
+  // something moved.
+  [[nodiscard]] Result<bool> poll(int64_t* budget);
+  // The stream is final up to here (exchange and scatter).
+  [[nodiscard]] size_t finished_bytes() const;
+  // Nothing is outstanding: all received, all sent handed to the transport.
+  [[nodiscard]] bool complete() const;
+  // The node that this one waits for; -1: none.
+  [[nodiscard]] int awaited_node() const;
+
+ private:
+  // Messages of one peer, kind and direction, in the order of chunks.
+  enum Kind : uint8_t { kSendPartial, kRecvPartial, kSendResult, kRecvResult };
+  static constexpr size_t kKinds = 4;
+  struct Lane {
+    size_t total = 0, next = 0, done = 0;   // chunks; done <= next <= total
+    std::deque<transport::Ticket> tickets;  // of chunks [done, next); 0: nothing to send
+  };
+  struct Piece {
+    std::byte* at = nullptr;
+    size_t bytes = 0;
+  };
+
+  [[nodiscard]] Piece piece_of(size_t node, Kind kind, size_t chunk) const;
+  [[nodiscard]] Piece own_part(size_t chunk) const;  // of the source, in stream order
+  [[nodiscard]] std::byte* partial_of(size_t node, size_t chunk) const;
+  [[nodiscard]] bool may_post(size_t node, Kind kind, size_t chunk) const;
+  [[nodiscard]] Result<bool> advance(size_t node, Kind kind);
+  [[nodiscard]] bool combinable() const;
+  size_t combine();  // returns bytes read
+  [[nodiscard]] size_t chunks_of(size_t bytes) const;
+  [[nodiscard]] bool reduces() const { return spec_.shape != Shape::gather; }
+
+  collective::LeaderLinks* links_;
+  size_t nodes_, self_;
+  TransferSpec spec_;
+  std::vector<std::byte>& scratch_;
+  size_t ready_ = 0;
+  size_t chunks_ = 0;  // that this node reduces
+  size_t combined_ = 0;
+  size_t depth_ = 1, slot_bytes_ = 0;  // partial sums held at a time, of one peer
+  std::vector<Lane> lanes_;            // by node and kind
+};
+
+}  // namespace prunex::nccl::coll

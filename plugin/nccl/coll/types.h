@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// NCCL's numbers for types and operations, and result codes for errors.
+#pragma once
+#include <optional>
+
+#include "plugin/base/dtype.h"
+#include "plugin/base/result.h"
+#include "plugin/nccl/internal_table.h"
+
+namespace prunex::nccl::coll {
+
+// ncclDataType_t; nothing for what the kernels do not add (the 8-bit floats).
+[[nodiscard]] constexpr std::optional<DType> type_of(int nccl) {
+  constexpr DType kTypes[] = {DType::i8,  DType::u8,  DType::i32, DType::u32, DType::i64,
+                              DType::u64, DType::f16, DType::f32, DType::f64, DType::bf16};
+  if (nccl < 0 || nccl >= static_cast<int>(std::size(kTypes))) {
+    return std::nullopt;
+  }
+  return kTypes[nccl];
+}
+
+// ncclRedOp_t; averages reach a plugin as sums.
+[[nodiscard]] constexpr std::optional<Op> op_of(int nccl) {
+  constexpr Op kOps[] = {Op::sum, Op::prod, Op::max, Op::min};
+  if (nccl < 0 || nccl >= static_cast<int>(std::size(kOps))) {
+    return std::nullopt;
+  }
+  return kOps[nccl];
+}
+
+[[nodiscard]] constexpr Status status_of(Code code) {
+  switch (code) {
+    case Code::invalid_argument:
+    case Code::invalid_handle:
+      return kInvalidArgument;
+    case Code::config:
+    case Code::mismatch:
+    case Code::unsupported:
+      return kInvalidUsage;
+    case Code::timeout:
+    case Code::peer_lost:
+      return kRemoteError;
+    case Code::system:
+    case Code::memory:
+      return kSystemError;
+    case Code::busy:
+    case Code::internal:
+      return kInternalError;
+  }
+  return kInternalError;
+}
+
+}  // namespace prunex::nccl::coll
