@@ -101,11 +101,11 @@ Result<Request*> CollComm::all_reduce(const AllReduce& call) {
   const size_t size = size_of(call.type);
   if (call.count > SIZE_MAX / size) {
     return fail(Code::invalid_argument,
-                strf("all-reduce: %llu x %s do not fit an address space",
+                strf("CollNet all-reduce: %llu x %s do not fit an address space",
                      static_cast<unsigned long long>(call.count), name_of(call.type)));
   }
   if (call.count > 0 && (call.send == nullptr || call.recv == nullptr)) {
-    return fail(Code::invalid_argument, "all-reduce: a buffer is NULL");
+    return fail(Code::invalid_argument, "CollNet all-reduce: a buffer is NULL");
   }
   const size_t bytes = call.count * size;
   auto request = take_request(bytes);
@@ -160,21 +160,22 @@ Result<> CollComm::check_window(const Window& w, std::span<const CollPart> parts
   if (w.bytes_per_rank > SIZE_MAX / nodes_ || w.offset > w.bytes_per_rank * nodes_ ||
       w.bytes > w.bytes_per_rank * nodes_ - w.offset) {
     return fail(Code::invalid_argument,
-                strf("window %zu+%zu is not inside %zu segments of %zu bytes", w.offset, w.bytes,
-                     nodes_, w.bytes_per_rank));
+                strf("CollNet: window %zu+%zu is not inside %zu segments of %zu bytes", w.offset,
+                     w.bytes, nodes_, w.bytes_per_rank));
   }
   size_t left = w.bytes;
   for (const CollPart& p : parts) {
     if (p.bytes > left || (p.bytes > 0 && p.address == nullptr)) {
-      return fail(
-          Code::invalid_argument,
-          strf("the parts of a window of %zu bytes are longer than that, or NULL", w.bytes));
+      return fail(Code::invalid_argument,
+                  strf("CollNet: the parts of a window of %zu bytes are longer than that, or NULL",
+                       w.bytes));
     }
     left -= p.bytes;
   }
   if (left > 0) {
-    return fail(Code::invalid_argument,
-                strf("the parts of a window of %zu bytes have only %zu", w.bytes, w.bytes - left));
+    return fail(
+        Code::invalid_argument,
+        strf("CollNet: the parts of a window of %zu bytes have only %zu", w.bytes, w.bytes - left));
   }
   return {};
 }
@@ -189,7 +190,7 @@ Result<Request*> CollComm::all_gather(const void* send, std::span<const CollPart
   p.window = window;
   p.segments = segments_of(window);
   if (send == nullptr && p.segments[setup_.self].bytes > 0) {
-    return fail(Code::invalid_argument, "all-gather: the send buffer is NULL");
+    return fail(Code::invalid_argument, "CollNet all-gather: the send buffer is NULL");
   }
   p.send = static_cast<const std::byte*>(send);
   if (recv.size() == 1) {
@@ -209,10 +210,11 @@ Result<Request*> CollComm::reduce_scatter(std::span<const CollPart> send, void* 
   }
   const size_t size = size_of(type);
   if (window.bytes_per_rank % size != 0 || window.offset % size != 0 || window.bytes % size != 0) {
-    return fail(Code::invalid_argument,
-                strf("reduce-scatter of %s: window %zu+%zu and %zu bytes per rank are not all "
-                     "multiples of %zu",
-                     name_of(type), window.offset, window.bytes, window.bytes_per_rank, size));
+    return fail(
+        Code::invalid_argument,
+        strf("CollNet reduce-scatter of %s: window %zu+%zu and %zu bytes per rank are not all "
+             "multiples of %zu",
+             name_of(type), window.offset, window.bytes, window.bytes_per_rank, size));
   }
   Piece p;
   p.function = Function::reduce_scatter;
@@ -222,7 +224,7 @@ Result<Request*> CollComm::reduce_scatter(std::span<const CollPart> send, void* 
   p.segments = segments_of(window);
   const size_t own = p.segments[setup_.self].bytes;
   if (recv == nullptr && own > 0) {
-    return fail(Code::invalid_argument, "reduce-scatter: the receive buffer is NULL");
+    return fail(Code::invalid_argument, "CollNet reduce-scatter: the receive buffer is NULL");
   }
   p.recv = static_cast<std::byte*>(recv);
   if (send.size() == 1) {

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes wrong: handles that are none, nodes that do not come, processes that die, calls that
+// nobody can mean, and closing at any time. Never a hang, and the message names the node.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "plugin/nccl/coll/connect.h"
+#include "plugin/nccl/coll/head.h"
+#include "plugin/nccl/coll/verdict.h"
+#include "tests/collective/cluster.h"
+#include "tests/nccl_coll/group.h"
+
+namespace prunex::nccl::test {
+namespace {
+
+using prunex::test::LogCapture;
+
+bool says(const std::vector<std::string>& lines, const std::string& what) {
+  return std::any_of(lines.begin(), lines.end(),
+                     [&](const std::string& l) { return l.find(what) != std::string::npos; });
+}
+
+struct Listening {
+  Listening() {
+    use_loopback();
+    EXPECT_EQ(coll_calls().init(&context, 1, nullptr), kSuccess);
+    EXPECT_EQ(coll_calls().listen(context, 0, handle.data(), &listen), kSuccess);
+  }
+  ~Listening() {
+    EXPECT_EQ(coll_calls().close_listen(listen), kSuccess);
+    EXPECT_EQ(coll_calls().finalize(context), kSuccess);
+  }
+  Listening(const Listening&) = delete;
+  Listening& operator=(const Listening&) = delete;
+  void* context = nullptr;
+  void* listen = nullptr;
+  Handle handle{};
+};
+
+TEST(CollNet, handles_are_zero_filled_and_checked) {
+  const LogCapture log;
+  Listening a, b;
+  EXPECT_TRUE(std::all_of(a.handle.begin() + 64, a.handle.end(), [](char c) { return c == 0; }));
+  void* comm = nullptr;
+  Handle garbage;
+  garbage.fill(0x42);
+  void* with_garbage[] = {a.handle.data(), garbage.data()};
+  EXPECT_NE(coll_calls().connect(with_garbage, 2, 0, a.listen, &comm), kSuccess);
+  EXPECT_EQ(comm, nullptr);
+  EXPECT_TRUE(says(log.warnings(), "node 1 of 2"));
+  EXPECT_TRUE(says(log.warnings(), "NCCL_NET_PLUGIN"));
+  Handle other = b.handle;
+  other[4] = 9;  // the version
+  void* with_version[] = {a.handle.data(), other.data()};
+  EXPECT_NE(coll_calls().connect(with_version, 2, 0, a.listen, &comm), kSuccess);
+  EXPECT_TRUE(says(log.warnings(), "version 9"));
+  Handle zero{};
+  void* with_zero[] = {a.handle.data(), zero.data()};
+  EXPECT_NE(coll_calls().connect(with_zero, 2, 0, a.listen, &comm), kSuccess);
+  void* with_null[] = {a.handle.data(), nullptr};
+  EXPECT_NE(coll_calls().connect(with_null, 2, 0, a.listen, &comm), kSuccess);
+  // Any single damaged byte gives an error or a handle of the same shape, never anything worse.
+  for (size_t i = 0; i < b.handle.size(); ++i) {
+    Handle damaged = b.handle;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0xff);
+    (void)coll::decode_handle(std::as_bytes(std::span(damaged)));
+    (void)coll::decode_handle(std::as_bytes(std::span(damaged)).first(i));
+  }
+}
+
+TEST(CollNet, a_node_that_does_not_come_is_named_at_the_deadline) {
+  use_loopback();
+  Config config;
+  config.socket_ifname = "lo";
+  config.timeout_s = 0.5;
+  Handle handles[3];
+  std::unique_ptr<coll::CollListener> listens[3];
+  for (int n = 0; n < 3; ++n) {
+    auto l = coll::listen(0, config, std::as_writable_bytes(std::span(handles[n])));
+    ASSERT_TRUE(l) << l.error().text;
+    listens[n] = std::move(*l);
+  }
+  const void* all[] = {handles[0].data(), handles[1].data(), handles[2].data()};
+  std::thread other([&] {
+    const auto comm = coll::connect(all, 2, *listens[2]);
+    EXPECT_FALSE(comm);
+  });
+  const auto comm = coll::connect(all, 0, *listens[0]);
+  other.join();
+  ASSERT_FALSE(comm);
+  EXPECT_EQ(comm.error().rank, 1);
+  EXPECT_NE(comm.error().text.find("node 1 (127.0.0.1:"), std::string::npos) << comm.error().text;
+}
+
+TEST(CollNet, no_such_device) {
+  const LogCapture log;
+  use_loopback();
+  Handle handle;
+  void* listen = nullptr;
+  EXPECT_EQ(coll_calls().listen(nullptr, 99, handle.data(), &listen), kInvalidArgument);
+  EXPECT_EQ(listen, nullptr);
+  EXPECT_TRUE(says(log.warnings(), "device 99"));
+}
+
+TEST(CollNet, reduce_support_and_registration) {
+  for (int type = -1; type < 14; ++type) {
+    for (int op = -1; op < 7; ++op) {
+      int supported = -1;
+      ASSERT_EQ(coll_calls().reduce_support(type, op, &supported), kSuccess);
+      EXPECT_EQ(supported, type >= 0 && type < kTypes && op >= 0 && op < kOps ? 1 : 0);
+    }
+  }
+  const LogCapture log;
+  run_nodes(1, [](Node& node) {
+    char memory[64];
+    void* mr = nullptr;
+    EXPECT_EQ(node.calls.reg_mr(node.comm, memory, sizeof memory, kPtrHost, &mr), kSuccess);
+    EXPECT_NE(mr, nullptr);
+    EXPECT_EQ(node.calls.dereg_mr(node.comm, mr), kSuccess);
+    EXPECT_EQ(node.calls.reg_mr(node.comm, memory, sizeof memory, kPtrCuda, &mr), kInvalidArgument);
+    EXPECT_EQ(node.calls.reg_mr_dmabuf(node.comm, memory, sizeof memory, kPtrDmabuf, 0, -1, &mr),
+              kInvalidArgument);
+    void* request = &mr;
+    EXPECT_EQ(node.calls.iflush(node.comm, memory, 64, nullptr, &request), kSuccess);
+    EXPECT_EQ(request, nullptr);
+  });
+}
+
+TEST(CollNet, init_and_finalize_are_forgiving) {
+  EXPECT_EQ(coll_calls().finalize(nullptr), kSuccess);
+  void* context = nullptr;
+  ASSERT_EQ(coll_calls().init(&context, 3, nullptr), kSuccess);
+  EXPECT_EQ(coll_calls().finalize(context), kSuccess);
+  EXPECT_EQ(coll_calls().finalize(context), kSuccess);
+  EXPECT_EQ(coll_calls().close_coll(nullptr), kSuccess);
+  EXPECT_EQ(coll_calls().close_listen(nullptr), kSuccess);
+}
+
+TEST(CollNet, calls_that_cannot_be_meant) {
+  const LogCapture log;
+  run_nodes(1, [](Node& node) {
+    float x[8] = {};
+    void* request = nullptr;
+    const CollCalls& c = node.calls;
+    const auto reduce = [&](const void* send, void* recv, size_t count, int type, int op) {
+      return c.iallreduce(node.comm, send, recv, count, type, op, nullptr, nullptr, &request);
+    };
+    EXPECT_EQ(reduce(x, x, 8, 10, kSum), kInvalidArgument);  // an 8-bit float
+    EXPECT_EQ(reduce(x, x, 8, kFloat32, kAvg), kInvalidArgument);
+    EXPECT_EQ(reduce(nullptr, x, 8, kFloat32, kSum), kInvalidArgument);
+    EXPECT_EQ(reduce(x, x, SIZE_MAX, kFloat32, kSum), kInvalidArgument);
+    EXPECT_EQ(c.iallreduce(nullptr, x, x, 8, kFloat32, kSum, nullptr, nullptr, &request),
+              kInvalidArgument);
+    EXPECT_EQ(c.iallreduce(node.comm, x, x, 8, kFloat32, kSum, nullptr, nullptr, nullptr),
+              kInvalidArgument);
+    const CollPart part{nullptr, x, 16};
+    EXPECT_EQ(c.iallgather(node.comm, x, 1, &part, 16, 8, 16, nullptr, &request),
+              kInvalidArgument);  // past the end
+    EXPECT_EQ(c.iallgather(node.comm, x, 1, &part, 16, 0, 8, nullptr, &request),
+              kInvalidArgument);  // parts longer than the window
+    EXPECT_EQ(c.iallgather(node.comm, x, -1, nullptr, 16, 0, 16, nullptr, &request),
+              kInvalidArgument);
+    EXPECT_EQ(
+        c.ireducescatter(node.comm, 1, &part, x, 18, 2, 16, kFloat32, kSum, nullptr, &request),
+        kInvalidArgument);  // cuts an element
+    EXPECT_EQ(request, nullptr);
+    int done = 0;
+    EXPECT_EQ(c.test(nullptr, &done, nullptr), kInvalidArgument);
+    // And it still works.
+    EXPECT_EQ(node.all_reduce(x, x, 8, kFloat32, kSum), kSuccess);
+  });
+}
+
+// A group of real processes; node `victim` is killed in the middle of its calls. Returns what the
+// survivors said.
+std::vector<std::string> kill_one(int nodes, int victim, size_t count) {
+  use_loopback();
+  std::vector<Handle> handles(static_cast<size_t>(nodes));
+  std::vector<void*> listens(handles.size()), pointers;
+  for (size_t n = 0; n < handles.size(); ++n) {
+    EXPECT_EQ(coll_calls().listen(nullptr, 0, handles[n].data(), &listens[n]), kSuccess);
+    pointers.push_back(handles[n].data());
+  }
+  std::vector<std::array<int, 2>> pipes(handles.size());
+  std::vector<pid_t> children;
+  for (int n = 0; n < nodes; ++n) {
+    EXPECT_EQ(::pipe(pipes[static_cast<size_t>(n)].data()), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(60);
+      for (int other = 0; other < nodes; ++other) {
+        if (other != n) {
+          coll_calls().close_listen(listens[static_cast<size_t>(other)]);
+        }
+      }
+      const LogCapture log;
+      Node node;
+      node.rank = n;
+      if (coll_calls().connect(pointers.data(), nodes, n, listens[static_cast<size_t>(n)],
+                               &node.comm) != kSuccess) {
+        ::_exit(2);
+      }
+      coll_calls().close_listen(listens[static_cast<size_t>(n)]);
+      std::vector<float> data(count, 1.0f), out(count);
+      int rc = kSuccess;
+      for (int i = 0; rc == kSuccess; ++i) {
+        if (n == victim && i == 5) {  // in the middle of a call
+          void* request = nullptr;
+          (void)node.calls.iallreduce(node.comm, data.data(), out.data(), count, kFloat32, kSum,
+                                      nullptr, nullptr, &request);
+          ::raise(SIGKILL);
+        }
+        rc = node.all_reduce(data.data(), out.data(), count, kFloat32, kSum);
+      }
+      std::string said = std::to_string(rc) + ":";
+      for (const std::string& w : log.warnings()) {
+        said += " " + w;
+      }
+      said += log.warnings().size() == 1 ? "" : " (not one warning)";
+      [[maybe_unused]] const ssize_t w =
+          ::write(pipes[static_cast<size_t>(n)][1], said.data(), said.size());
+      coll_calls().close_coll(node.comm);
+      ::_exit(0);
+    }
+    children.push_back(child);
+    ::close(pipes[static_cast<size_t>(n)][1]);
+  }
+  for (void* l : listens) {
+    coll_calls().close_listen(l);
+  }
+  std::vector<std::string> said(handles.size());
+  for (int n = 0; n < nodes; ++n) {
+    char buffer[4096];
+    for (ssize_t got = 0;
+         (got = ::read(pipes[static_cast<size_t>(n)][0], buffer, sizeof buffer)) > 0;) {
+      said[static_cast<size_t>(n)].append(buffer, static_cast<size_t>(got));
+    }
+    ::close(pipes[static_cast<size_t>(n)][0]);
+    int status = 0;
+    ::waitpid(children[static_cast<size_t>(n)], &status, 0);
+    if (n != victim) {
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "node " << n;
+    }
+  }
+  return said;
+}
+
+TEST(CollNet, a_killed_process_is_named_by_all_survivors) {
+  for (const int nodes : {2, 4}) {
+    for (const size_t count : {size_t{100}, size_t{1'000'000}}) {
+      const int victim = nodes == 2 ? 0 : 2;
+      const std::vector<std::string> said = kill_one(nodes, victim, count);
+      for (int n = 0; n < nodes; ++n) {
+        if (n == victim) {
+          continue;
+        }
+        const std::string& s = said[static_cast<size_t>(n)];
+        EXPECT_EQ(s.rfind(std::to_string(kRemoteError) + ":", 0), 0u) << "node " << n << ": " << s;
+        const std::string who = "node " + std::to_string(victim) + " of " + std::to_string(nodes);
+        EXPECT_NE(s.find(who + " (127.0.0.1:"), std::string::npos) << "node " << n << ": " << s;
+        EXPECT_EQ(s.find("not one warning"), std::string::npos) << "node " << n << ": " << s;
+      }
+    }
+  }
+}
+
+// A node closes while the others have a call open: they are told, and nobody hangs.
+TEST(CollNet, closing_with_calls_in_flight) {
+  for (const size_t count : {size_t{10}, size_t{3'000'000}}) {
+    const LogCapture log;
+    std::atomic<int> failed{0};
+    run_nodes(3, [&](Node& node) {
+      std::vector<float> data(count, 1.0f), out(count);
+      ASSERT_EQ(node.all_reduce(data.data(), out.data(), count, kFloat32, kSum), kSuccess);
+      if (node.rank == 1) {
+        // Posted, perhaps begun, never tested; or not even posted.
+        if (count > 10) {
+          void* request = nullptr;
+          ASSERT_EQ(node.calls.iallreduce(node.comm, data.data(), out.data(), count, kFloat32, kSum,
+                                          nullptr, nullptr, &request),
+                    kSuccess);
+        }
+        return;
+      }
+      const int rc = node.all_reduce(data.data(), out.data(), count, kFloat32, kSum);
+      failed += rc == kRemoteError ? 1 : 0;
+      // Dead is dead: no later call hangs or succeeds.
+      EXPECT_EQ(node.all_reduce(data.data(), out.data(), count, kFloat32, kSum), rc);
+    });
+    EXPECT_EQ(failed, 2);
+    EXPECT_TRUE(says(log.warnings(), "node 1 of 3"));
+  }
+}
+
+// The first to finish may close at once; the others still get all of its data.
+TEST(CollNet, closing_right_after_the_last_call) {
+  const LogCapture log;
+  for (int round = 0; round < 10; ++round) {
+    run_nodes(3, [&](Node& node) {
+      std::vector<float> data(round % 2 == 0 ? 4 : 500'000, 1.0f);
+      if (node.rank == round % 3) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+      ASSERT_EQ(node.all_reduce(data.data(), data.data(), data.size(), kFloat32, kSum), kSuccess);
+      ASSERT_EQ(data.back(), 3.0f);
+    });
+  }
+  EXPECT_TRUE(log.warnings().empty());
+}
+
+// Bytes from the network are decoded within bounds.
+TEST(CollHead, any_bytes) {
+  std::mt19937 random(1);
+  coll::CollHead head;
+  head.map_bytes = 16;
+  head.inline_bytes = 3;
+  std::vector<std::byte> good(coll::CollHead::kWireBytes + 19);
+  coll::encode(head, std::span<std::byte, coll::CollHead::kWireBytes>(good.data(),
+                                                                      coll::CollHead::kWireBytes));
+  collective::CallHeader h;
+  const auto decoded = coll::decode(h, good);
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->map.size(), 16u);
+  EXPECT_EQ(decoded->data.size(), 3u);
+  for (size_t n = 0; n < good.size(); ++n) {
+    EXPECT_FALSE(coll::decode(h, std::span(good).first(n))) << n;
+  }
+  for (int i = 0; i < 20'000; ++i) {
+    std::vector<std::byte> bytes = good;
+    for (int flips = 0; flips < 3; ++flips) {
+      bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+    }
+    const auto m = coll::decode(h, bytes);
+    if (m) {
+      EXPECT_EQ(m->map.size() + m->data.size(), 19u);
+    }
+  }
+}
+
+// Whatever two nodes say, both come to the same verdict, and to none that needs what is not there.
+TEST(Verdict, is_a_function_of_the_messages) {
+  std::mt19937 random(2);
+  const std::vector<std::byte> data(64);
+  for (int i = 0; i < 20'000; ++i) {
+    std::vector<coll::CollMessage> messages(3);
+    for (coll::CollMessage& m : messages) {
+      m.header.count = random() % 8 == 0 ? 5 : 6;
+      m.header.mask_digest = random() % 4;
+      m.header.audit = random() % 4 == 0 ? collective::Audit::violated : collective::Audit::clean;
+      m.head.wish = static_cast<coll::Wish>(random() % 3);
+      m.head.contract = static_cast<uint8_t>(random() % 3);
+      m.head.inlined = random() % 2 == 0 ? 1 : 0;
+      m.data = std::span(data).first(m.head.inlined != 0 ? 24 : 0);
+      m.map = std::span(data).first(m.head.wish == coll::Wish::mapped ? 8 : 0);
+    }
+    if (random() % 2 == 0) {
+      messages[1] = messages[0];
+      messages[2] = messages[0];
+    }
+    const coll::Verdict v = coll::decide(messages);
+    const auto all = [&](auto holds) {
+      return std::all_of(messages.begin(), messages.end(), holds);
+    };
+    if (v.error) {
+      continue;
+    }
+    EXPECT_TRUE(all([&](const auto& m) { return m.header.count == messages[0].header.count; }));
+    if (v.inlined) {
+      EXPECT_TRUE(all([](const auto& m) { return m.data.size() == 24; }));
+    }
+    if (v.way == coll::Verdict::Way::masked) {
+      EXPECT_TRUE(all([&](const auto& m) {
+        return m.head.wish == coll::Wish::masked &&
+               m.header.mask_digest == messages[0].header.mask_digest;
+      }));
+    }
+    if (v.way == coll::Verdict::Way::mapped) {
+      EXPECT_TRUE(all([](const auto& m) { return m.head.wish == coll::Wish::mapped; }));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace prunex::nccl::test
