@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 
 #include "plugin/nccl/coll/connect.h"
 #include "plugin/nccl/coll/head.h"
@@ -294,6 +295,143 @@ TEST(CollNet, closing_with_calls_in_flight) {
     EXPECT_EQ(failed, 2);
     EXPECT_TRUE(says(log.warnings(), "node 1 of 3"));
   }
+}
+
+// A group with a configuration of its own.
+void run_configured(const Config& config, int nodes,
+                    const std::function<void(coll::CollComm&)>& body) {
+  std::vector<Handle> handles(static_cast<size_t>(nodes));
+  std::vector<std::unique_ptr<coll::CollListener>> listens;
+  std::vector<const void*> pointers;
+  for (Handle& h : handles) {
+    auto l = coll::listen(0, config, std::as_writable_bytes(std::span(h)));
+    ASSERT_TRUE(l) << l.error().text;
+    listens.push_back(std::move(*l));
+    pointers.push_back(h.data());
+  }
+  std::vector<std::thread> threads;
+  for (size_t n = 0; n < handles.size(); ++n) {
+    threads.emplace_back([&, n] {
+      auto comm = coll::connect(pointers, n, *listens[n]);
+      ASSERT_TRUE(comm) << comm.error().text;
+      body(**comm);
+    });
+  }
+  for (std::thread& t : threads) {
+    t.join();
+  }
+}
+
+// One that has announced its call and then stands still, alive: given up after PRUNEX_TIMEOUT.
+TEST(CollNet, a_node_that_stands_still_in_the_middle_of_a_call) {
+  const LogCapture log;
+  Config config;
+  config.socket_ifname = "lo";
+  config.timeout_s = 0.5;
+  std::atomic<bool> over{false};
+  run_configured(config, 2, [&](coll::CollComm& comm) {
+    std::vector<float> data(4'000'000, 1.0f), out(data.size());
+    auto request = comm.all_reduce({data.data(), out.data(), data.size(), DType::f32, Op::sum});
+    // Both must have said what they will do before one of them falls asleep.
+    for (int i = 0; i < 2000 && request && comm.self() == 1 && comm.stats().dense == 0; ++i) {
+      const auto tested = comm.test(**request);
+      ASSERT_TRUE(!tested || !*tested);
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    while (comm.self() == 1 && !over) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    if (comm.self() == 0) {
+      ASSERT_TRUE(request);
+      Result<bool> tested = false;
+      while (tested && !*tested) {
+        tested = comm.test(**request);
+      }
+      over = true;
+      ASSERT_FALSE(tested);
+      EXPECT_EQ(tested.error().code, Code::timeout) << tested.error().text;
+      EXPECT_EQ(tested.error().rank, 1);
+      EXPECT_NE(tested.error().text.find("node 1 of 2 (127.0.0.1:"), std::string::npos);
+    }
+  });
+}
+
+// Groups that are configured differently would cut their data differently.
+TEST(CollNet, different_configurations_are_an_error) {
+  const LogCapture log;
+  std::vector<Handle> handles(2);
+  std::unique_ptr<coll::CollListener> listens[2];
+  const void* pointers[2];
+  for (size_t n = 0; n < 2; ++n) {
+    Config config;
+    config.socket_ifname = "lo";
+    config.algorithm = n == 0 ? "exchange" : "scatter";
+    auto l = coll::listen(0, config, std::as_writable_bytes(std::span(handles[n])));
+    ASSERT_TRUE(l);
+    listens[n] = std::move(*l);
+    pointers[n] = handles[n].data();
+  }
+  std::vector<std::thread> threads;
+  std::atomic<int> failed{0};
+  for (size_t n = 0; n < 2; ++n) {
+    threads.emplace_back([&, n] {
+      auto comm = coll::connect(pointers, n, *listens[n]);
+      ASSERT_TRUE(comm);
+      std::vector<float> data(100'000, 1.0f);
+      auto request =
+          (*comm)->all_reduce({data.data(), data.data(), data.size(), DType::f32, Op::sum});
+      Result<bool> tested = false;
+      while (request && tested && !*tested) {
+        tested = (*comm)->test(**request);
+      }
+      const Error e = request ? tested.error() : request.error();
+      failed += e.code == Code::mismatch ? 1 : 0;
+      EXPECT_NE(e.text.find("PRUNEX_ALGORITHM"), std::string::npos) << e.text;
+    });
+  }
+  for (std::thread& t : threads) {
+    t.join();
+  }
+  EXPECT_EQ(failed, 2);
+}
+
+// PRUNEX_ON_MISMATCH=error, on one of the nodes: all return the same error.
+TEST(CollNet, unequal_masks_are_an_error_where_that_is_asked_for) {
+  const LogCapture log;
+  Config config;
+  config.socket_ifname = "lo";
+  config.on_mismatch = OnMismatch::error;
+  std::atomic<int> failed{0};
+  run_configured(config, 2, [&](coll::CollComm& comm) {
+    std::vector<float> data(50'000, 0.0f);
+    std::vector<uint8_t> keep(data.size());
+    for (size_t i = 0; i < keep.size(); ++i) {
+      keep[i] = i % 3 == comm.self() ? 1 : 0;
+    }
+    prunex_mask_t mask = 0;
+    const auto size = static_cast<int64_t>(keep.size());
+    prunex_tensor_t tensor{};
+    tensor.struct_size = sizeof tensor;
+    tensor.ndim = 1;
+    tensor.sizes = &size;
+    prunex_mask_desc_t desc{};
+    desc.struct_size = sizeof desc;
+    desc.kind = PRUNEX_MASK_BYTES;
+    desc.declared_kept = -1;
+    desc.cells = keep.data();
+    desc.cells_len = keep.size();
+    ASSERT_EQ(prunex_register_mask(data.data(), &tensor, &desc, &mask), PRUNEX_SUCCESS);
+    auto request = comm.all_reduce({data.data(), data.data(), data.size(), DType::f32, Op::sum});
+    Result<bool> tested = false;
+    while (request && tested && !*tested) {
+      tested = comm.test(**request);
+    }
+    const Error e = request ? tested.error() : request.error();
+    failed += e.code == Code::mismatch ? 1 : 0;
+    EXPECT_NE(e.text.find("PRUNEX_ON_MISMATCH"), std::string::npos) << e.text;
+    EXPECT_EQ(prunex_unregister_mask(mask), PRUNEX_SUCCESS);
+  });
+  EXPECT_EQ(failed, 2);
 }
 
 // The first to finish may close at once; the others still get all of its data.

@@ -261,6 +261,28 @@ TEST_P(Masked, a_promise_broken_in_the_second_piece_of_a_long_tensor) {
   EXPECT_NE(log.warnings()[0].find("element 2900007"), std::string::npos) << log.warnings()[0];
 }
 
+TEST_P(Masked, masks_that_keep_nothing_or_almost_all) {
+  run_nodes(GetParam(), [](Node& node) {
+    for (const size_t count : {size_t{1000}, size_t{100'000}}) {
+      const auto none = keep_of(count, 0, 10);
+      std::vector<float> data(count, 0.0f), out(count, 3.0f);
+      {
+        const Mask mask(data.data(), none, PRUNEX_LOSSLESS);
+        ASSERT_EQ(sum(node, data.data(), out.data(), count), kSuccess);
+        EXPECT_EQ(out, data);
+        EXPECT_EQ(node.stats().masked, count == 1000 ? 1u : 2u);
+      }
+      // Not worth compacting: dense, and never an error.
+      const auto most = keep_of(count, 99, 100);
+      std::vector<float> full = data_of(most, node.rank, 4);
+      const Mask mask(full.data(), most, PRUNEX_LOSSLESS);
+      ASSERT_EQ(sum(node, full.data(), full.data(), count), kSuccess);
+      EXPECT_EQ(full, sum_of(most, node.nodes, 4));
+      EXPECT_EQ(node.stats().violated, 0u);
+    }
+  });
+}
+
 TEST_P(Masked, negative_zero_is_zero) {
   run_nodes(GetParam(), [](Node& node) {
     const auto keep = keep_of(50'000, 1, 2);

@@ -349,7 +349,7 @@ Error CollComm::die(Error finding) {
   }
   PRUNEX_LOG(warn, "%s", finding.text.c_str());
   dead_ = finding;
-  if (setup_.links != nullptr && finding.code != Code::mismatch) {
+  if (setup_.links != nullptr) {
     CallHeader h;
     h.kind = MessageKind::abort;
     h.sequence = sequence_;
