@@ -35,7 +35,7 @@ struct Piece {
 
 // Kept elements: any bytes, often none, -0.0 or NaN of some type. Dropped ones: zero.
 void fill(Rng& rng, const KnownMask& m, const Piece& p, std::byte* to) {
-  std::memset(to, 0, p.bytes());
+  std::fill_n(to, p.bytes(), std::byte{});
   for (uint64_t e = p.begin; e < p.end; ++e, to += p.size) {
     if (m.keep[e] == 0) {
       continue;
