@@ -100,12 +100,13 @@ TEST(NetWorld, ranks_of_different_versions_make_one_ring) {
   }));
 }
 
-// Four communicators per process, each with threads of its own, all at once.
+// Four communicators per process, each with threads of its own, all at once, none in step.
 void four_communicators(int version) {
   PRUNEX_EXPECT_WELL(run_world(Ranks::processes, 2, [=](Rank& rank) {
     std::vector<std::unique_ptr<Ring>> rings;
     for (int i = 0; i < 4; ++i) {
       rings.push_back(std::make_unique<Ring>(rank, version, static_cast<uint64_t>(10 + i), i));
+      rings.back()->proxy().delay_at_random(static_cast<uint32_t>(i * 100 + rank.rank() + 1));
     }
     std::vector<std::thread> kernels;
     std::vector<std::string> said(rings.size());

@@ -162,8 +162,24 @@ void Proxy::tell_attributes(const Transfer& t) {
   }
 }
 
+void Proxy::delay_at_random(uint32_t seed) { delays_.store(seed | 1); }
+
+// One look in four is skipped, one in 64 comes up to a millisecond late.
+bool Proxy::late() {
+  uint32_t x = delays_.load();
+  if (x == 0) {
+    return false;
+  }
+  x = x * 1664525 + 1013904223;
+  delays_.store(x | 1);
+  if (x >> 26 == 0) {
+    std::this_thread::sleep_for(std::chrono::microseconds(x >> 16 & 1023));
+  }
+  return x >> 30 == 0;
+}
+
 void Proxy::progress(Transfer& t) {
-  if (t.finished_ < t.messages_) {
+  if (t.finished_ < t.messages_ && !late()) {
     t.lane_.sends ? progress_send(t) : progress_recv(t);
   }
 }

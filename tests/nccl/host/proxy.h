@@ -80,7 +80,8 @@ class Proxy {
   // On the service thread; waits, and throws what the task throws.
   void serve(const std::function<void()>& task);
   void start(Transfer& transfer);
-  void join_progress();  // before anything is closed, as NCCL does
+  void delay_at_random(uint32_t seed);  // before anything is started: now and then it looks late
+  void join_progress();                 // before anything is closed, as NCCL does
   [[nodiscard]] bool failed() const { return failed_.load(); }
   [[nodiscard]] std::string error();
   [[nodiscard]] const Rank& rank() const { return rank_; }
@@ -94,6 +95,7 @@ class Proxy {
   void service_loop();
   void progress_loop();
   void progress(Transfer& transfer);
+  [[nodiscard]] bool late();
   void progress_send(Transfer& transfer);
   void progress_recv(Transfer& transfer);
   void tell_attributes(const Transfer& transfer);
@@ -111,6 +113,7 @@ class Proxy {
   std::string error_;
   std::atomic<bool> failed_{false};
   int told_func_ = -1, told_proto_ = -1;
+  std::atomic<uint32_t> delays_{0};  // a random number's state, 0: none
   std::thread service_, progress_;
 };
 
