@@ -158,6 +158,9 @@ int reg_mr(void* comm, void* data, size_t bytes, int type, void** mr) {
       return invalid("regMr", "a pointer is NULL");
     }
     *mr = nullptr;
+    if (bytes == 0) {
+      return invalid("regMr", "a buffer of 0 bytes: there is nothing to register");
+    }
     if (type != kPtrHost) {
       return said(Error{Code::invalid_argument,
                         strf("CollNet regMr: memory of type %d; only host memory (%d) is supported",
@@ -176,6 +179,9 @@ int reg_mr_dmabuf(void*, void*, size_t, int, uint64_t, int, void** mr) {
 }
 
 int dereg_mr(void*, void* mr) {
+  if (mr == nullptr) {
+    return invalid("deregMr", "not a registered buffer");
+  }
   delete static_cast<Memory*>(mr);
   return kSuccess;
 }
