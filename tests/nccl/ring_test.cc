@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "prunex/prunex.h"
 #include "tests/nccl/host/failure.h"
 #include "tests/nccl/host/logger.h"
 #include "tests/nccl/host/ring.h"
@@ -136,6 +137,40 @@ void four_communicators(int version) {
 }
 TEST(NetWorld, four_communicators_at_once_v8) { four_communicators(8); }
 TEST(NetWorld, four_communicators_at_once_v12) { four_communicators(12); }
+
+// Not somebody else's network: the library that the plugin needs counted every byte.
+void must_have_carried(Ranks kind, int ranks) {
+  PRUNEX_EXPECT_WELL(run_world(kind, ranks, [=](Rank& rank) {
+    Ring ring(rank, 12);
+    const auto n = static_cast<uint64_t>(ranks);
+    const uint64_t count = n * (size_t{1} << 18);  // every rank has a full slot of each chunk
+    ring.check_all_reduce(1, count, abi::kSimple, 2);
+    rank.barrier();
+    using Stats = prunex_result_t (*)(prunex_net_stats_t*);
+    const auto net_stats = reinterpret_cast<Stats>(
+        symbol(load_plugin(plugin_path()), "prunex_net_stats"));  // found in what it needs
+    prunex_net_stats_t stats = {};
+    stats.struct_size = sizeof stats;
+    PRUNEX_MUST(net_stats(&stats) == PRUNEX_SUCCESS);
+    // Each rank sends 2 (n - 1) / n of the buffer; as threads they share one library.
+    const uint64_t due = 2 * (n - 1) * count * 4 / (kind == Ranks::threads ? 1 : n);
+    uint64_t sent = 0, wire = 0;
+    for (const prunex_net_kind_t& kind_of :
+         {stats.sent_raw, stats.sent_zero_block, stats.sent_masked}) {
+      sent += kind_of.bytes_logical;
+      wire += kind_of.bytes_wire;
+    }
+    PRUNEX_MUST(sent == due, "%llu bytes of %llu", static_cast<unsigned long long>(sent),
+                static_cast<unsigned long long>(due));
+    PRUNEX_MUST(wire < sent * 7 / 10, "three blocks in five are zero");
+    rank.barrier();
+    ring.close();
+  }));
+}
+TEST(NetWorld, the_plugin_carried_it) { must_have_carried(Ranks::processes, 3); }
+TEST(NetWorld, the_plugin_carried_it_for_several_ranks_of_a_process) {
+  must_have_carried(Ranks::threads, 4);
+}
 
 TEST(NetWorld, a_dead_peer_is_an_error_and_no_hang) {
   PRUNEX_EXPECT_WELL(run_world(Ranks::processes, 2, [](Rank& rank) {
