@@ -12,17 +12,7 @@ import subprocess
 import tempfile
 
 from lab import LIMIT, NETLAB, Done, Mark, expect, run_cases, skip, wait_until
-from tools_lab import PRUNEX, document, environment, prunex, start
-
-QUICK = ("--iters", 2, "--warmup", 1)
-
-
-def allreduce(*arguments, **options):
-    return prunex("bench", "allreduce", *arguments, **options)
-
-
-def rows_of(*arguments, **options):
-    return document(allreduce(*arguments, "--json", "-", **options))["results"]
+from tools_lab import PRUNEX, QUICK, allreduce, document, environment, prunex, rows_of, start
 
 
 def number(value):
@@ -276,31 +266,6 @@ def rank_of(pid):
     return next((v[12:].decode() for v in variables if v.startswith(b"PRUNEX_RANK=")), None)
 
 
-# ---- arguments -------------------------------------------------------------------------------------------
-
-
-def case_G6_warmup_is_honoured_and_capped():
-    rows = rows_of("--nodes", 2, "--size", "4k", "--iters", 3, "--warmup", 0)
-    expect(rows[0]["warmup_done"] == 0 and rows[0]["iters"] == 3, rows)
-    rows = rows_of("--nodes", 2, "--size", "4k", "--iters", 3, "--warmup", 7)
-    expect(rows[0]["warmup_done"] == 7, rows)
-    made = document(allreduce("--nodes", 2, "--size", "64M", "--iters", 1, "--warmup", 1000, "--json", "-"))
-    expect(0 < made["results"][0]["warmup_done"] < 1000 and made["warmup_cap_s"] > 0, made)
-
-
-def case_G8_sizes():
-    for size in ("1k", "1K", "1024"):
-        expect(rows_of("--nodes", 2, "--size", size, *QUICK)[0]["bytes"] == 1024, size)
-    for arguments in (("-b", "8M", "-e", "1M"), ("-b", "-1"), ("-b", "1X"), ("-b", "99999999999999G"), ("--size", "1X"),
-                      ("--size", "-1"), ("--size", ""), ("-b", "1k", "-e", "2k", "-f", "1")):
-        done = allreduce(*arguments, "--json", "-")
-        expect(done.code == 2 and done.out == "" and done.err != "", arguments, done)
-    rows = rows_of("--nodes", 2, "-b", 0, *QUICK, "--check")
-    expect(rows[0]["bytes"] == 0 and rows[0]["errors"] == 0 and rows[0]["algbw_GBps"] == 0, rows)
-    help_text = allreduce("--help").out
-    expect("1k = 1K = 1024" in help_text and "0 is a call without data" in help_text, help_text)
-
-
 def case_G12_one_row_per_size():
     made = document(allreduce("--nodes", 2, "-b", "1K", "-e", "1M", *QUICK, "--json", "-"))
     expect([r["bytes"] for r in made["results"]] == [1024 << i for i in range(11)], made)
@@ -319,42 +284,6 @@ def case_G13_nothing_between_the_rows():
     made = document(allreduce("--nodes", 2, "--size", "4M", "--keep", 0.4, "--iters", 20, "--json", "-"))
     total = sum(r["total_us"] for r in made["results"])
     expect(0.95 * made["measured_us"] < total <= 1.05 * made["measured_us"], total, made["measured_us"])
-
-
-def case_numbers_say_their_range():
-    for arguments in (("allreduce", "--ranks", 0), ("allreduce", "--nodes", 0), ("allreduce", "--ranks-per-node", "x"),
-                      ("allreduce", "--iters", 0), ("allreduce", "--warmup", -1), ("allreduce", "--seed", -1),
-                      ("allreduce", "-f", 1), ("pack", "--keep", 2), ("pack", "--iters", 0), ("pack", "--seed", -1)):
-        done = prunex("bench", *arguments)
-        expect(done.code == 2 and done.out == "" and f"'{arguments[2]}'" in done.err, arguments, done)
-        expect(" from " in done.err and " to " in done.err and len(done.err) < 160, arguments, done)
-
-
-def case_no_value_is_an_error():
-    for arguments in (("--size=", "--keep", 0.4), ("--keep=",), ("--iters=", "--size", "1k"), ("-n",)):
-        done = allreduce(*arguments)
-        expect(done.code == 2 and done.out == "" and "no value" in done.err, arguments, done)
-
-
-def case_size_beyond_the_machine_starts_nobody():
-    with Mark() as mark:
-        done = allreduce("--size", "9999999T", "--json", "-", env={"PRUNEX_DEBUG": "INFO"})
-        expect(done.code == 2 and "this machine has" in done.err and len(done.err.splitlines()) == 1, done)
-        expect(not mark.running(), "nobody was started")
-    expect(prunex("bench", "pack", "--size", "9999999T").code == 2)
-
-
-def case_usage():
-    for arguments in (("--model", "resnet51"), ("--keep", "1.5"), ("--keep", "x"), ("--dtype", "f31"), ("--op", "mean"),
-                      ("--iters", 0), ("--warmup", -1), ("--model", "resnet18", "--size", "1M"), ("--contract", "x"),
-                      ("--in-place", "--out-of-place"), ("--json", "-", "--csv", "-"), ("--json", ""), ("--baseline", "udp"),
-                      ("--order", "AC"), ("stray",)):
-        done = allreduce(*arguments)
-        expect(done.code == 2 and done.out == "" and done.err != "", arguments, done)
-    done = allreduce("--size", "1k", env={"PRUNEX_STREAMS": "abc"})
-    expect(done.code == 2 and "PRUNEX_STREAMS=abc" in done.err and done.out == "", done)
-    done = prunex("bench", "nonsense")
-    expect(done.code == 2 and "allreduce" in done.err, done)
 
 
 # ---- worlds that others have started -----------------------------------------------------------------------

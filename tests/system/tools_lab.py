@@ -44,3 +44,14 @@ def document(done):
     if done.code != 0:
         raise AssertionError(f"exit {done.code}: {done.err}")
     return json.loads(done.out)
+
+
+QUICK = ("--iters", 2, "--warmup", 1)
+
+
+def allreduce(*arguments, **options):
+    return prunex("bench", "allreduce", *arguments, **options)
+
+
+def rows_of(*arguments, **options):
+    return document(allreduce(*arguments, "--json", "-", **options))["results"]
