@@ -244,13 +244,12 @@ std::string report_table(const BenchSpec& spec, const BenchReport& report) {
   text += strf("# contract %s, scope %s, %s; times are means over ranks, GB = 10^9 bytes\n",
                name_of(spec.contract), name_of(spec.scope),
                spec.check ? "every element checked" : "not checked");
-  if (!report.netlab.empty()) {
+  if (!report.pacing_rate.empty()) {
+    text += strf("# %s: at most %s out of each node; no link's delay or queue is emulated\n",
+                 link_text(report).c_str(), report.pacing_rate.c_str());
+  } else if (!report.netlab.empty()) {
     text += strf("# emulated network: %s, rate of each link: %s\n", report.netlab.c_str(),
                  report.netlab_rate.c_str());
-  }
-  if (!report.pacing_rate.empty()) {
-    text += strf("# %s: leaders send at most %s each; that is pacing, no link's delay or queue\n",
-                 link_text(report).c_str(), report.pacing_rate.c_str());
   }
   if (report.baseline_tcp_GBps) {
     text += strf("# a bare TCP stream with both directions busy: %.4f GB/s\n",
