@@ -76,23 +76,24 @@ stage_tests() {
   run_suites build
 }
 
-# build_suites FOLDER SANITIZER: what the tests of the sanitized suites run, no more.
+# build_suites FOLDER SANITIZER SUITE...: what the tests of these suites run, no more.
 build_suites() {
   local targets
   # shellcheck disable=SC2046
   configure_tree "$1" $(sanitizer_options "$2") && ninja_tree "$1" build.ninja >/dev/null || return 1
-  mapfile -t targets < <(python3 scripts/count_tests.py "$1" --targets "${sanitized_suites[@]}")
+  mapfile -t targets < <(python3 scripts/count_tests.py "$1" --targets "${@:3}")
   ninja_tree "$1" "${targets[@]}"
 }
 
 stage_asan() {
-  build_suites build-asan address || return 1
+  local suites=("${sanitized_suites[@]}" tools)
+  build_suites build-asan address "${suites[@]}" || return 1
   wrapper=(env UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 ASAN_OPTIONS=detect_stack_use_after_return=1)
-  run_suites build-asan --timeout-multiplier 4 "${sanitized_suites[@]/#/--suite=}"
+  run_suites build-asan --timeout-multiplier 4 "${suites[@]/#/--suite=}"
 }
 
 stage_tsan() {
-  build_suites build-tsan thread || return 1
+  build_suites build-tsan thread "${sanitized_suites[@]}" || return 1
   wrapper=(env TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1)
   # Kernels that randomise 32 bits of mappings are too much for older ThreadSanitizers.
   if setarch -R true 2>/dev/null; then wrapper=(setarch -R "${wrapper[@]}"); fi
