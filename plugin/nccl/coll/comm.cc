@@ -21,8 +21,6 @@ using collective::MessageKind;
 // Of scanning, packing, reducing and unpacking in one call from NCCL's progress thread.
 constexpr int64_t kBudget = int64_t{256} << 10;
 constexpr double kLastWordsS = 1.0;
-// Pieces that are prepared while the first is on the network: each holds memory.
-constexpr size_t kLookAhead = 2;
 constexpr uint32_t kWatchEvery = 16;  // polls without movement
 
 }  // namespace
@@ -281,33 +279,48 @@ Result<> CollComm::poll_pieces() {
   if (setup_.links != nullptr && !setup_.links->all_sent()) {
     setup_.links->progress_calls();
   }
-  // Piece k + 1 is agreed on only when all nodes have heard each other about piece k: so they have
-  // learned the same.
-  for (size_t i = 0; i < std::min(queue_.size(), kLookAhead) && budget > 0; ++i) {
-    if (queue_[i].phase < Phase::agreed) {
-      auto agreed = agree(queue_[i], &budget);
-      if (!agreed) {
-        return tl::unexpected(agreed.error());
-      }
-      moved = moved || *agreed;
-      if (queue_[i].phase < Phase::agreed) {
-        break;
-      }
-    }
-  }
-  if (queue_.front().phase == Phase::agreed) {
-    start(queue_.front());
-  }
-  if (queue_.front().phase == Phase::moving) {
-    auto one = move(queue_.front(), &budget);
+  for (size_t i = 0; i < std::min(queue_.size(), kUnderWay) && budget > 0; ++i) {
+    auto one = poll_piece(i, &budget);
     if (!one) {
       return tl::unexpected(one.error());
     }
     moved = moved || *one;
+    if (queue_[i].phase < Phase::agreed) {
+      break;  // the next needs what all nodes will have learned from this one
+    }
   }
   pop_finished();
   idle_polls_ = moved ? 0 : idle_polls_ + 1;
   return idle_polls_ % kWatchEvery == kWatchEvery - 1 ? watch_for_aborts() : Result<>();
+}
+
+Result<bool> CollComm::poll_piece(size_t index, int64_t* budget) {
+  Piece& p = queue_[index];
+  bool moved = false;
+  if (p.phase < Phase::agreed) {
+    auto agreed = agree(p, budget);
+    if (!agreed) {
+      return agreed;
+    }
+    moved = *agreed;
+  }
+  // Messages keep the order of pieces on every connection.
+  if (p.phase == Phase::agreed) {
+    const Piece* before = index == 0 ? nullptr : &queue_[index - 1];
+    if (before == nullptr ||
+        (before->phase >= Phase::moving && (!before->transfer || before->transfer->posted()))) {
+      start(p);
+      moved = true;
+    }
+  }
+  if (p.phase == Phase::moving) {
+    auto one = move(p, budget);
+    if (!one) {
+      return one;
+    }
+    moved = moved || *one;
+  }
+  return moved;
 }
 
 void CollComm::pop_finished() {

@@ -136,6 +136,7 @@ class CollComm {
   [[nodiscard]] Result<> check_window(const Window& window, std::span<const CollPart> parts) const;
   [[nodiscard]] Result<> poll();
   [[nodiscard]] Result<> poll_pieces();
+  [[nodiscard]] Result<bool> poll_piece(size_t index, int64_t* budget);
   [[nodiscard]] Result<> watch_for_aborts();
   void pop_finished();
   [[nodiscard]] Error die(Error finding);
@@ -170,7 +171,9 @@ class CollComm {
   std::array<Request, kMaxRequests> requests_;
   std::deque<Piece> queue_;
   std::vector<std::vector<std::byte>> spare_;  // memory of packed streams
-  std::vector<std::byte> scratch_;             // partial sums
+  // Partial sums, of as many pieces as can be under way at a time.
+  static constexpr size_t kUnderWay = 3;
+  std::array<std::vector<std::byte>, kUnderWay> scratch_;
   std::optional<Error> dead_;
   uint64_t sequence_ = 0;
   uint32_t idle_polls_ = 0;

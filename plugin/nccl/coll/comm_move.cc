@@ -23,7 +23,7 @@ std::vector<std::byte> CollComm::take_memory() {
 }
 
 void CollComm::give_memory(std::vector<std::byte> memory) {
-  constexpr size_t kSpares = 3;
+  constexpr size_t kSpares = kUnderWay + 1;
   if (memory.capacity() > 0 && spare_.size() < kSpares) {
     spare_.push_back(std::move(memory));
   }
@@ -56,7 +56,8 @@ void CollComm::start(Piece& p) {
     spec.result = p.recv;
     spec.segments = p.segments;
   }
-  p.transfer.emplace(setup_.links.get(), nodes_, setup_.self, std::move(spec), scratch_);
+  p.transfer.emplace(setup_.links.get(), nodes_, setup_.self, std::move(spec),
+                     scratch_[p.sequence % kUnderWay]);
 }
 
 Result<bool> CollComm::move(Piece& p, int64_t* budget) {

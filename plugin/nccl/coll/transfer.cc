@@ -258,6 +258,10 @@ bool Transfer::complete() const {
          std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& l) { return l.done == l.total; });
 }
 
+bool Transfer::posted() const {
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& l) { return l.next == l.total; });
+}
+
 int Transfer::awaited_node() const {
   for (const Kind kind : {kRecvPartial, kRecvResult, kSendPartial, kSendResult}) {
     for (size_t n = 0; n < nodes_; ++n) {

@@ -55,6 +55,8 @@ class Transfer {
   [[nodiscard]] size_t finished_bytes() const;
   // Nothing is outstanding: all received, all sent handed to the transport.
   [[nodiscard]] bool complete() const;
+  // Every message is with its connection: whatever follows may be posted behind them.
+  [[nodiscard]] bool posted() const;
   // The node that this one waits for; -1: none.
   [[nodiscard]] int awaited_node() const;
 
