@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/nccl/coll/comm.h"
 
-#include <poll.h>
-
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -15,12 +13,8 @@
 namespace prunex::nccl::coll {
 namespace {
 
-using collective::CallHeader;
-using collective::MessageKind;
-
 // Of scanning, packing, reducing and unpacking in one call from NCCL's progress thread.
 constexpr int64_t kBudget = int64_t{256} << 10;
-constexpr double kLastWordsS = 1.0;
 constexpr uint32_t kWatchEvery = 16;  // polls without movement
 
 }  // namespace
@@ -39,26 +33,6 @@ CollComm::CollComm(Setup setup) : setup_(std::move(setup)), nodes_(setup_.addres
   }
   for (Request& r : requests_) {
     r.comm = this;
-  }
-}
-
-CollComm::~CollComm() {
-  if (setup_.links == nullptr) {
-    return;
-  }
-  if (!dead_ && !queue_.empty()) {
-    CallHeader h;
-    h.kind = MessageKind::abort;
-    h.sequence = sequence_;
-    h.culprit = static_cast<int32_t>(setup_.self);
-    (void)setup_.links->send_calls(h, {});
-  }
-  const Deadline deadline = Deadline::after(kLastWordsS);
-  while (!dead_ && !setup_.links->all_sent() && !deadline.passed()) {
-    setup_.links->progress();
-    std::vector<pollfd> fds;
-    setup_.links->poll_fds(fds);
-    ::poll(fds.data(), fds.size(), 10);
   }
 }
 
@@ -328,50 +302,6 @@ void CollComm::pop_finished() {
     finish(queue_.front());
     queue_.pop_front();
   }
-}
-
-// A node that gave up says why before it goes; whoever waits for its data hears it here. A
-// connection that has ended is an error only when something is due on it.
-Result<> CollComm::watch_for_aborts() {
-  for (size_t n = 0; setup_.links != nullptr && n < nodes_; ++n) {
-    if (n == setup_.self) {
-      continue;
-    }
-    const auto peeked = setup_.links->peek_call(n);
-    if (peeked && *peeked != nullptr && (*peeked)->kind == MessageKind::abort) {
-      const CallHeader& h = **peeked;
-      const std::string who = h.culprit == static_cast<int32_t>(n)
-                                  ? strf("node %zu has closed its communicator with a call open", n)
-                                  : strf("node %zu has given up because of node %d", n, h.culprit);
-      return fail(Code::peer_lost, who, 0, h.culprit);
-    }
-  }
-  return {};
-}
-
-// The communicator's end: said once, with the node and where it is; the others are told whom to
-// blame.
-Error CollComm::die(Error finding) {
-  const int culprit = finding.rank;
-  if (culprit >= 0 && static_cast<size_t>(culprit) < nodes_) {
-    finding.text =
-        strf("CollNet: node %d of %zu (%s): %s", culprit, nodes_,
-             setup_.addresses[static_cast<size_t>(culprit)].c_str(), finding.text.c_str());
-  } else {
-    finding.text = "CollNet: " + finding.text;
-  }
-  PRUNEX_LOG(warn, "%s", finding.text.c_str());
-  dead_ = finding;
-  if (setup_.links != nullptr) {
-    CallHeader h;
-    h.kind = MessageKind::abort;
-    h.sequence = sequence_;
-    h.culprit = static_cast<int32_t>(culprit < 0 ? static_cast<int>(setup_.self) : culprit);
-    h.late = finding.code == Code::timeout ? 1 : 0;
-    (void)setup_.links->send_calls(h, {});
-    setup_.links->progress();
-  }
-  return finding;
 }
 
 }  // namespace prunex::nccl::coll

@@ -137,8 +137,12 @@ class CollComm {
   [[nodiscard]] Result<> poll();
   [[nodiscard]] Result<> poll_pieces();
   [[nodiscard]] Result<bool> poll_piece(size_t index, int64_t* budget);
-  [[nodiscard]] Result<> watch_for_aborts();
   void pop_finished();
+
+  // comm_end.cc
+  [[nodiscard]] static Error given_up(size_t from, const collective::CallHeader& abort);
+  [[nodiscard]] Result<> watch_for_aborts();
+  [[nodiscard]] Error blame(Error finding);
   [[nodiscard]] Error die(Error finding);
 
   // comm_agree.cc

@@ -215,12 +215,7 @@ Result<bool> CollComm::hear(Piece& p) {
       return tl::unexpected(peeked.error());
     }
     if (*peeked != nullptr && (*peeked)->kind == MessageKind::abort) {
-      const CallHeader& h = **peeked;
-      return fail(Code::peer_lost,
-                  h.culprit == static_cast<int32_t>(n)
-                      ? strf("node %zu has closed its communicator with a call open", n)
-                      : strf("node %zu has given up because of node %d", n, h.culprit),
-                  0, h.culprit);
+      return tl::unexpected(given_up(n, **peeked));
     }
     all = all && *peeked != nullptr;
   }
