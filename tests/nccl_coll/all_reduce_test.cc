@@ -184,6 +184,25 @@ TEST_P(Nodes, all_nodes_get_the_same_bits) {
   }
 }
 
+// NCCL's progress thread serves others too: a long call takes many short polls.
+TEST(CollNet, no_poll_does_more_than_a_little) {
+  run_nodes(1, [](Node& node) {
+    constexpr size_t kCount = size_t{4} << 20;  // 16 MiB, at 256 KiB of work per poll
+    const std::vector<float> data(kCount, 1.0f);
+    std::vector<float> out(kCount);
+    void* request = nullptr;
+    ASSERT_EQ(node.calls.iallreduce(node.comm, data.data(), out.data(), kCount, kFloat32, kSum,
+                                    nullptr, nullptr, &request),
+              kSuccess);
+    int polls = 0, done = 0;
+    for (; done == 0; ++polls) {
+      ASSERT_EQ(node.calls.test(request, &done, nullptr), kSuccess);
+    }
+    EXPECT_GE(polls, 40);
+    EXPECT_EQ(out, data);
+  });
+}
+
 TEST(CollNet, many_small_calls_in_a_row) {
   run_nodes(3, [](Node& node) {
     for (int i = 0; i < 2000; ++i) {

@@ -29,6 +29,16 @@ Error CollComm::given_up(size_t from, const CallHeader& abort) {
 }
 
 CollComm::~CollComm() {
+  const CollStats s = stats();
+  PRUNEX_LOG(info,
+             "CollNet: node %zu of %zu: %llu calls of %llu bytes, sent %llu; %llu dense, %llu "
+             "masked, %llu by their non-zero blocks, %llu violated, %llu mismatched; busy %.3f s",
+             setup_.self, nodes_, static_cast<unsigned long long>(s.calls),
+             static_cast<unsigned long long>(s.logical_bytes),
+             static_cast<unsigned long long>(s.wire_bytes),
+             static_cast<unsigned long long>(s.dense), static_cast<unsigned long long>(s.masked),
+             static_cast<unsigned long long>(s.mapped), static_cast<unsigned long long>(s.violated),
+             static_cast<unsigned long long>(s.mismatched), static_cast<double>(s.busy_ns) * 1e-9);
   if (setup_.links == nullptr) {
     return;
   }

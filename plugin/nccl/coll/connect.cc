@@ -6,6 +6,7 @@
 
 #include "plugin/base/clock.h"
 #include "plugin/base/interfaces.h"
+#include "plugin/base/log.h"
 #include "plugin/base/wire.h"
 #include "plugin/transport/socket/socket.h"
 #include "plugin/transport/socket/wire.h"
@@ -154,6 +155,8 @@ Result<std::unique_ptr<CollComm>> connect(std::span<const void* const> handles, 
     }
     setup.links = std::move(*links);
   }
+  PRUNEX_LOG(info, "CollNet: node %zu of %zu (%s) is connected with all others", self,
+             handles.size(), setup.addresses[self].c_str());
   return std::make_unique<CollComm>(std::move(setup));
 }
 
