@@ -8,7 +8,7 @@
 namespace prunex::tools {
 namespace {
 
-constexpr int kIdleLooks = 2000;  // about what a round trip takes
+constexpr int kIdleLooks = 300;  // longer than a round trip takes
 
 }  // namespace
 
