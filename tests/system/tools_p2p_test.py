@@ -1,0 +1,338 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of `prunex bench p2p`. Usage: tools_p2p_test.py CASE. Cases of user reports begin with their id."""
+import csv
+import io
+import json
+import os
+import pathlib
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+
+from lab import LIMIT, Mark, expect, require_namespaces, run_cases, wait_until
+from tools_lab import PRUNEX, document, environment, prunex, start
+
+QUICK = ("--iters", 50, "--warmup", 5)
+TIMES = ("min", "p50", "p90", "p99", "p999", "max")
+
+
+def p2p(*arguments, **options):
+    return prunex("bench", "p2p", *arguments, **options)
+
+
+def rows_of(*arguments, **options):
+    return document(p2p(*arguments, "--json", "-", **options))["results"]
+
+
+def keys_of(value):
+    """All keys, at every depth."""
+    if isinstance(value, dict):
+        return {k: keys_of(v) for k, v in value.items()}
+    return [keys_of(v) for v in value[:1]] if isinstance(value, list) else None
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+# ---- what is measured ------------------------------------------------------------------------------------
+
+
+def case_contract_keys():
+    made = document(p2p("--size", "1k,64k", *QUICK, "--check", "--json", "-"))
+    expect(made["schema"] == "prunex.bench.p2p" and made["version"] == 1, made)
+    expect(made["network"] == "PRUNEX" and made["api"] == 12 and made["transport"] == "socket", made)
+    expect(made["release"] == made["peer_release"] and made["device"] == "lo", made)
+    expect(all(v > 0 for v in made["connect_us"].values()), made)
+    expect([r["bytes"] for r in made["results"]] == [1024, 65536], made)
+    for row in made["results"]:
+        expect(row["remote"] is None and row["local"] == row["sum"], row)
+        part = row["sum"]
+        expect(part["iterations"] == 50 and part["warmup_done"] == 5 and part["errors"] == 0, part)
+        expect(part["bytes_logical"] == 50 * row["bytes"] and part["bw_average_MBps"] > 0, part)
+        expect(part["bw_peak_MBps"] >= part["bw_average_MBps"], part)
+        times = [part["time_us"][k] for k in TIMES]
+        expect(times == sorted(times) and times[0] > 0, part)
+        expect(sum(k["messages"] for k in part["kinds"].values()) == 50, "the plugin carried them", part)
+
+
+def case_every_table():
+    """One program measures any version of the table."""
+    for api in range(6, 13):
+        made = document(p2p("--api", api, "--size", "100k", *QUICK, "--check", "--bidirectional", "--json", "-"))
+        expect(made["api"] == api and made["results"][0]["sum"]["errors"] == 0, made)
+
+
+def case_latency():
+    row, = rows_of("--latency", "--size", 8, *QUICK, "--check")
+    part = row["sum"]
+    expect(part["iterations"] == 50 and part["errors"] == 0, part)
+    # Two halves of each round trip fit into the time that the run took.
+    expect(2 * part["time_us"]["avg"] * 50 <= 1.05e6 * part["seconds"] + 100, part)
+
+
+def case_zero_blocks_are_left_out():
+    row, = rows_of("--size", "1M", *QUICK, "--density", 0.25, "--check", "--mode", "compact")
+    part = row["sum"]
+    expect(abs(part["density"] - 0.25) < 0.01 and part["errors"] == 0, part)
+    expect(part["kinds"]["zero_block"]["messages"] == 50, part)
+    expect(part["bytes_wire"] < 0.27 * part["bytes_logical"], part)
+    expect(part["bw_wire_MBps"] < 0.27 * part["bw_average_MBps"], part)
+    row, = rows_of("--size", "1M", *QUICK, "--density", 0.25, "--check", "--mode", "passthrough")
+    part = row["sum"]
+    expect(part["bytes_wire"] == part["bytes_logical"] and part["kinds"]["raw"]["messages"] == 50, part)
+
+
+def case_masks_are_used():
+    row, = rows_of("--size", "256k", *QUICK, "--density", 0.4, "--pattern", "mask", "--check")
+    part = row["sum"]
+    expect(part["errors"] == 0 and part["kinds"]["masked"]["messages"] == 50, part)
+    expect(part["bytes_wire"] < 0.43 * part["bytes_logical"], part)
+
+
+def case_one_end_per_node():
+    require_namespaces()
+    netlab = str(pathlib.Path(__file__).resolve().parents[2] / "scripts" / "netlab.sh")
+    done = subprocess.run([netlab, "--nodes", "2", "--", PRUNEX, "bench", "p2p", "--size", "64k", "--iters", "20",
+                           "--check", "--bidirectional", "--json", "-"],
+                          capture_output=True, text=True, timeout=LIMIT, env=environment())
+    made = json.loads(done.stdout)
+    expect(made["device"] == "eth0" and made["netlab"]["mode"] == "netns", made)
+    expect(made["results"][0]["sum"]["errors"] == 0, made)
+
+
+# ---- where output goes -----------------------------------------------------------------------------------
+
+
+def case_G1_json_beside_logs():
+    loud = {"NCCL_DEBUG": "TRACE", "PRUNEX_DEBUG": "TRACE"}
+    done = p2p("--size", "1k", *QUICK, "--json", "-", env=loud)
+    expect(json.loads(done.out)["version"] == 1 and done.err != "", done)
+    table = list(csv.reader(io.StringIO(p2p("-b", "1K", "-e", "8K", "--bidirectional", *QUICK, "--csv", "-", env=loud).out)))
+    expect(len(table) == 1 + 3 * 4 and len({len(row) for row in table}) == 1, "constant column count", table)
+    for row in table[1:]:
+        for name, value in zip(table[0], row):
+            expect(name in ("test", "part") or value == "" or float(value) >= 0, name, value)
+
+
+def case_silent_when_all_is_well():
+    done = p2p("--size", "64k", *QUICK)
+    expect(done.code == 0 and done.err == "", done)
+    lines = done.out.splitlines()
+    header = next(i for i, line in enumerate(lines) if line.startswith(" #bytes"))
+    expect("BW peak[MB/s] BW average[MB/s]  MsgRate[Mpps]" in lines[header], "perftest's columns", lines)
+    expect(len(lines) == header + 2 and lines[-1].split()[:2] == ["65536", "50"], lines)
+    done = p2p("--size", "8", "--latency", *QUICK)
+    expect("t_min[usec]" in done.out and "t_typical[usec]" in done.out and "99% percentile[usec]" in done.out, done)
+
+
+def case_G3_one_document_with_three_parts():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "made.json")
+        done = p2p("--bidirectional", "--size", "64k", *QUICK, "--check", "--json", path)
+        expect(done.code == 0 and os.listdir(folder) == ["made.json"], done, os.listdir(folder))
+        with open(path, encoding="utf-8") as file:
+            row, = json.load(file)["results"]
+    local, remote, total = row["local"], row["remote"], row["sum"]
+    for part in (local, remote):
+        expect(part["iterations"] == 50 and part["errors"] == 0 and part["bw_average_MBps"] > 0, row)
+    expect(total["iterations"] == 100 and total["bytes_logical"] == 100 * 65536, row)
+    expect(max(local["bw_average_MBps"], remote["bw_average_MBps"]) <= total["bw_average_MBps"] + 0.01, row)
+
+
+def case_G3_unwritable_path_fails_before_the_run():
+    for option in ("--json", "--csv"):
+        begin = time.monotonic()
+        done = p2p("--duration", 30, option, "/nonexist/x.json")
+        expect(done.code != 0 and done.out == "" and "/nonexist/x.json" in done.err, done)
+        expect(time.monotonic() - begin < 20, "no traffic before it is said")
+
+
+def case_G4_the_same_by_count_and_by_time():
+    for more in ((), ("--latency",), ("--bidirectional",)):
+        counted = document(p2p("--size", "4k", "--iters", 1000, *more, "--json", "-"))
+        timed = document(p2p("--size", "4k", "--duration", 1, *more, "--json", "-"))
+        expect(keys_of(counted) == keys_of(timed), keys_of(counted), keys_of(timed))
+        part = timed["results"][0]["sum"]
+        expect(all(part["time_us"][k] > 0 for k in TIMES) and part["bw_peak_MBps"] > 0, part)
+        expect(part["iterations"] > 0 and part["seconds"] > 0.5, part)
+
+
+def case_G4_bounded_memory():
+    """Many times as many messages take no more memory."""
+
+    def peak(iters):
+        code = ("import resource, subprocess, sys\n"
+                "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)\n"
+                "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
+        done = subprocess.run(["python3", "-c", code, PRUNEX, "bench", "p2p", "--size", "8", "--iters", str(iters)],
+                              capture_output=True, text=True, timeout=LIMIT, env=environment(), check=True)
+        return int(done.stdout)
+
+    few, many = peak(1000), peak(1_000_000)
+    expect(many < few + 4096, "KiB:", few, many)  # 8 bytes for each would be 8 MB
+
+
+def case_G6_warmup_is_honoured_and_capped():
+    row, = rows_of("--size", "64k", "--iters", 10, "--warmup", 0)
+    expect(row["sum"]["warmup_done"] == 0 and row["sum"]["iterations"] == 10, row)
+    made = document(p2p("--size", "4M", "--iters", 1, "--warmup", 10**9, "--json", "-"))
+    part = made["results"][0]["sum"]
+    expect(0 < part["warmup_done"] < 10**9 and made["warmup_cap_s"] > 0, part)
+
+
+def case_G8_sizes():
+    made = [[r["bytes"] for r in rows_of("--size", s, "--iters", 2)] for s in ("1k", "1K", "1024")]
+    expect(made == [[1024]] * 3, made)
+    expect([r["bytes"] for r in rows_of("-b", "1K", "-e", "16K", "-f", 4, "--iters", 2)] == [1024, 4096, 16384])
+    for bad in (("-b", "8M", "-e", "1M"), ("-b=-1",), ("-b", "1X"), ("-b", "0"), ("-b", "99999999999999G"), ("-s", "2G"),
+                ("-s", "1k", "-b", "1k")):
+        done = p2p(*bad)
+        expect(done.code == 2 and done.out == "" and done.err != "", bad, done)
+
+
+# ---- two ends --------------------------------------------------------------------------------------------
+
+
+def hello(protocol, release):
+    return struct.pack("<III", 0x50325850, protocol, len(release)) + release.ljust(48, b"\0")
+
+
+def end_of_rank(rank, port):
+    return start("bench", "p2p", "--size", "64k", env={"PRUNEX_RANK": str(rank), "PRUNEX_WORLD_SIZE": "2",
+                                                      "PRUNEX_ROOT": f"127.0.0.1:{port}"})
+
+
+def speak(port, text):
+    """Connects as the other end would, says the text, and hears what it gets until the end."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            link = socket.create_connection(("127.0.0.1", port))
+            break
+        except ConnectionRefusedError:
+            expect(time.monotonic() < deadline, "rank 0 does not listen")
+            time.sleep(0.02)
+    with link:
+        link.sendall(text)
+        heard = b""
+        link.settimeout(20)
+        try:
+            while chunk := link.recv(4096):
+                heard += chunk
+        except ConnectionResetError:
+            pass
+        return heard
+
+
+def case_G11_another_protocol():
+    port = free_port()
+    end = end_of_rank(0, port)
+    heard = speak(port, hello(77, b"9.8.7"))
+    begin = time.monotonic()
+    out, err = end.communicate(timeout=LIMIT)
+    expect(time.monotonic() - begin < 5 and end.returncode not in (0, None), end.returncode, err)
+    mine = document_release()
+    expect(out == "" and "9.8.7" in err and "protocol 77" in err and mine in err and "protocol 1" in err, err)
+    # The other end can say the same: it has got a hello too.
+    magic, protocol, length = struct.unpack_from("<III", heard)
+    expect(magic == 0x50325850 and protocol == 1 and heard[12:12 + length].decode() == mine, heard)
+
+
+def case_G11_another_release():
+    port = free_port()
+    end = end_of_rank(0, port)
+    speak(port, hello(1, b"0.0.1"))
+    out, err = end.communicate(timeout=LIMIT)
+    expect(end.returncode != 0 and out == "" and "0.0.1" in err and document_release() in err, err)
+
+
+def case_G11_random_bytes():
+    for text in (os.urandom(60), b"GET / HTTP/1.1\r\nHost: here\r\n\r\n", b"x"):
+        port = free_port()
+        end = end_of_rank(0, port)
+        speak(port, text)
+        begin = time.monotonic()
+        out, err = end.communicate(timeout=LIMIT)
+        expect(time.monotonic() - begin < 5 and end.returncode != 0 and out == "", end.returncode, err)
+        expect(document_release() in err and text[:4].hex() in err, err)
+
+
+def case_G11_server_of_another_version():
+    """The end that connects says it too, and does not wait for what never comes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        end = end_of_rank(1, server.getsockname()[1])
+        link, _ = server.accept()
+        with link:
+            link.sendall(hello(77, b"9.8.7"))
+            out, err = end.communicate(timeout=LIMIT)
+    expect(end.returncode != 0 and out == "" and "9.8.7" in err and document_release() in err, err)
+
+
+def document_release():
+    return prunex("--version").out.split()[1]
+
+
+def case_ends_started_differently():
+    port = free_port()
+    first = end_of_rank(0, port)
+    second = start("bench", "p2p", "--size", "128k", env={"PRUNEX_RANK": "1", "PRUNEX_WORLD_SIZE": "2",
+                                                          "PRUNEX_ROOT": f"127.0.0.1:{port}"})
+    for end in (first, second):
+        out, err = end.communicate(timeout=LIMIT)
+        expect(end.returncode != 0 and out == "" and "65536" in err and "131072" in err, err)
+
+
+def case_dead_end_ends_the_run():
+    with Mark() as mark:
+        run = start("bench", "p2p", "--size", "64k", "--duration", 100,
+                    env={"NETLAB_TEST_MARK": mark.mark})
+        wait_until(lambda: len(mark.running()) >= 3, "both ends")
+        time.sleep(0.5)
+        victim = max(mark.running())
+        os.kill(victim, signal.SIGKILL)
+        out, err = run.communicate(timeout=LIMIT)
+        expect(run.returncode != 0 and out == "" and err != "", run.returncode, out, err)
+        wait_until(lambda: not mark.running(), "the end of all")
+
+
+# ---- arguments -------------------------------------------------------------------------------------------
+
+
+def case_plugin_by_path():
+    found = document(p2p("--size", "1k", *QUICK, "--json", "-"))["plugin"]
+    made = document(p2p("--plugin", found, "--size", "1k", *QUICK, "--json", "-"))
+    expect(made["plugin"] == found, made)
+    for path in ("/nonexist/libnccl-net-x.so", "/etc/passwd"):
+        done = p2p("--plugin", path, "--size", "1k")
+        expect(done.code != 0 and done.out == "" and path in done.err, done)
+    # A library that is no network plugin.
+    other = os.path.join(os.path.dirname(found), "libprunex.so")
+    done = p2p("--plugin", other, "--size", "1k")
+    expect(done.code != 0 and "ncclNetPlugin_v6" in done.err, done)
+
+
+def case_usage():
+    done = p2p("--transport", "verbs")
+    expect(done.code != 0 and done.out == "" and "no RDMA transport" in done.err, done)
+    for bad in (("--inflight", 0), ("--inflight", 33), ("--api", 5), ("--api", 13), ("--density", 1.5), ("--run", "4k"),
+                ("--latency", "--bidirectional"), ("--json", "-", "--csv", "-"), ("--mode", "fast"), ("--iters", 0),
+                ("--pattern", "mask", "--size", 1023)):
+        done = p2p(*bad)
+        expect(done.code == 2 and done.out == "" and done.err != "", bad, done)
+    done = p2p("--device", "nonexist0", "--size", "1k")
+    expect(done.code == 2 and "nonexist0" in done.err and "lo" in done.err, done)
+    done = p2p(env={"NODE_RANK": "0", "NNODES": "3", "PRUNEX_ROOT": "127.0.0.1:5"})
+    expect(done.code == 2 and "3" in done.err, done)
+    done = p2p("--help")
+    expect(done.code == 0 and done.err == "" and "--bidirectional" in done.out, done)
+
+
+if __name__ == "__main__":
+    run_cases(globals())
