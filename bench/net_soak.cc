@@ -369,6 +369,7 @@ class Soak {
     for (Peer& p : peers) {
       if (p.link != nullptr) {
         add(p);
+        first_.descriptors += net_.api->version() < 11 && p.link->abandoned() ? 1 : 0;
         p.link.reset();
       }
       p.control.reset();  // whoever waits for a word of ours hears that there is none
@@ -409,7 +410,8 @@ class Soak {
     const State s = state_now();
     history_.push_back(s);
     if (history_.size() == 1) {
-      first_ = s;
+      first_.descriptors = s.descriptors;
+      first_.threads = s.threads;
       return;
     }
     // After the first episode everything that stays is there.

@@ -34,6 +34,8 @@ class Link {
   // true: something moved. An error is the network's, or a message that is not what was sent.
   [[nodiscard]] Result<bool> step();
   [[nodiscard]] bool done() const { return received_ == messages_ && sent_ == messages_; }
+  // Given up while connecting: tables before v11 have no call that tells the plugin.
+  [[nodiscard]] bool abandoned() const { return send_ == nullptr; }
   [[nodiscard]] uint64_t received() const { return received_; }
   [[nodiscard]] const Counts& counts() const { return counts_; }
 
