@@ -20,7 +20,7 @@ struct ConnectionOptions {
 };
 
 // Copying per progress() call and direction, bytes: the caller keeps control.
-inline constexpr size_t kProgressBudget = size_t{512} << 10;
+inline constexpr size_t kProgressBudget = size_t{256} << 10;
 
 class SocketConnection final : public Connection {
  public:
