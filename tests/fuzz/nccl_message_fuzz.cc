@@ -77,7 +77,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size >= kHandleBytes) {
     (void)read_handle(input.first<kHandleBytes>());
   }
-  (void)decode_net_hello({reinterpret_cast<const char*>(data), size});
+  (void)decode_net_hello({reinterpret_cast<const char*>(data), size}, prunex::Tuner::off);
   decode_messages(input);
   round_trip(input);
   return 0;

@@ -176,7 +176,36 @@ TEST(Frame, foreign_and_reserved_bits_are_refused) {
   Bytes frame = framed(zero_block());
   for (int kind = 0; kind < 256; ++kind) {
     frame[5] = static_cast<std::byte>(kind);
-    EXPECT_EQ(status(frame) == FrameStatus::unknown_kind, kind < 1 || kind > 3) << kind;
+    EXPECT_EQ(status(frame) == FrameStatus::unknown_kind, kind < 1 || kind > 4) << kind;
+  }
+}
+
+TEST(Frame, a_stored_piece_is_as_long_as_it_says) {
+  FrameHeader h;
+  h.kind = FrameKind::stored;
+  h.logical = h.payload = 300;
+  EXPECT_EQ(status(framed(h)), FrameStatus::ok);
+  h.payload = 299;
+  EXPECT_EQ(status(framed(h)), FrameStatus::wrong_length);
+  h.payload = 300;
+  h.slot = 1;
+  EXPECT_EQ(status(framed(h)), FrameStatus::wrong_mask);
+}
+
+TEST(Frame, the_first_of_several) {
+  const Bytes one = framed(zero_block());
+  Bytes two = one;
+  two.insert(two.end(), one.begin(), one.end());
+  FrameHeader header;
+  size_t length = 0;
+  ASSERT_EQ(decode_first(two, &header, &length), FrameStatus::ok);
+  EXPECT_EQ(length, one.size());
+  EXPECT_EQ(header, zero_block());
+  ASSERT_EQ(decode_first(one, &header, &length), FrameStatus::ok);
+  // Cut anywhere it is no frame, and nothing behind the end is read.
+  for (size_t n = 0; n < one.size(); ++n) {
+    const Bytes cut(one.begin(), one.begin() + static_cast<std::ptrdiff_t>(n));
+    EXPECT_NE(decode_first(cut, &header, &length), FrameStatus::ok) << n;
   }
 }
 

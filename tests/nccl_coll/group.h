@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "plugin/base/dtype.h"
 #include "plugin/nccl/coll/comm.h"
 #include "plugin/nccl/coll_calls.h"
+#include "plugin/nccl/net/host.h"
 #include "prunex/prunex.h"
 
 namespace prunex::nccl::test {
@@ -50,6 +52,18 @@ inline constexpr int kTypes = 10, kOps = 4;
 
 // Tests run on one machine, whatever interfaces it has.
 inline void use_loopback() { ::setenv("PRUNEX_SOCKET_IFNAME", "lo", 1); }
+
+// A context as init() makes them, with a configuration of the test's own.
+inline std::shared_ptr<Context> context_with(const Config& config) {
+  auto settings = std::make_shared<Settings>();
+  settings->config = config;
+  auto devices = find_devices(config);
+  EXPECT_TRUE(devices);
+  settings->devices = *std::move(devices);
+  auto context = std::make_shared<Context>(1);
+  context->settings = std::move(settings);
+  return context;
+}
 
 struct Node {
   const CollCalls& calls = coll_calls();

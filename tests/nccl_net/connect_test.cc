@@ -69,17 +69,31 @@ TEST(Handles, random_bytes_are_an_error_and_nothing_else) {
 
 TEST(Hellos, another_version_is_told_and_names_both) {
   NetHello mine;
-  ASSERT_TRUE(decode_net_hello(encode(mine)));
+  ASSERT_TRUE(decode_net_hello(encode(mine), Tuner::off));
   NetHello theirs = mine;
   theirs.version = 7;
-  const auto other = decode_net_hello(encode(theirs));
+  const auto other = decode_net_hello(encode(theirs), Tuner::off);
   ASSERT_FALSE(other);
   EXPECT_NE(other.error().text.find("version 7"), std::string::npos) << other.error().text;
   EXPECT_NE(other.error().text.find("version 1"), std::string::npos) << other.error().text;
-  for (size_t n = 0; n < 8; ++n) {
-    EXPECT_FALSE(decode_net_hello(encode(mine).substr(0, n))) << n;
+  for (size_t n = 0; n < 12; ++n) {
+    EXPECT_FALSE(decode_net_hello(encode(mine).substr(0, n), Tuner::off)) << n;
   }
-  EXPECT_FALSE(decode_net_hello("hello, world"));
+  EXPECT_FALSE(decode_net_hello("hello, world", Tuner::off));
+}
+
+// Tuners that differ make NCCL choose differently, which hangs: it must be an error before.
+TEST(Hellos, another_tuner_is_told_and_names_both) {
+  NetHello theirs;
+  theirs.tuner = Tuner::collnet;
+  EXPECT_TRUE(decode_net_hello(encode(theirs), Tuner::collnet));
+  const auto other = decode_net_hello(encode(theirs), Tuner::simple);
+  ASSERT_FALSE(other);
+  EXPECT_NE(other.error().text.find("PRUNEX_TUNER=collnet, this rank simple"), std::string::npos)
+      << other.error().text;
+  std::string damaged = encode(theirs);
+  damaged[8] = 9;
+  EXPECT_FALSE(decode_net_hello(damaged, Tuner::off));
 }
 
 TEST(Contexts, init_again_and_finalize_of_nothing) {

@@ -2,143 +2,94 @@
 // NCCL's CollNet calls: arguments checked, errors said once and turned into result codes, nothing
 // thrown.
 #include <climits>
-#include <cstring>
-#include <exception>
-#include <mutex>
-#include <unordered_set>
+#include <memory>
 
-#include "kernels/pack.h"
-#include "plugin/base/config.h"
-#include "plugin/base/log.h"
 #include "plugin/nccl/coll/comm.h"
 #include "plugin/nccl/coll/connect.h"
 #include "plugin/nccl/coll/types.h"
 #include "plugin/nccl/coll_calls.h"
+#include "plugin/nccl/net/host.h"
+#include "plugin/nccl/net/object.h"
+#include "plugin/nccl/status.h"
 
 namespace prunex::nccl {
 namespace coll {
 namespace {
-
-struct Context {
-  uint64_t comm_id = 0;
-};
 
 struct Memory {  // a registration: host memory needs none
   void* data;
   size_t bytes;
 };
 
-// NCCL may give back contexts twice, or ones that it never got.
-struct Contexts {
-  std::mutex mutex;
-  std::unordered_set<void*> live;
+// What NCCL holds pointers to, by kind; never destroyed: calls may come during exit.
+struct Handed {
+  Living listeners, comms, memories;
 };
-Contexts& contexts() {
-  static auto* const all = new Contexts;  // never destroyed: finalize may come during exit
+Handed& handed() {
+  static auto* const all = new Handed;
   return *all;
 }
 
-Status said(const Error& e) {
-  PRUNEX_LOG(warn, "%s", e.text.c_str());
-  return status_of(e.code);
-}
-
-Status invalid(const char* call, const char* what) {
-  PRUNEX_LOG(warn, "CollNet %s: %s", call, what);
-  return kInvalidArgument;
-}
-
-template <class Body>
-int guarded(const char* call, Body body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    PRUNEX_LOG(warn, "CollNet %s: out of memory", call);
-    return kSystemError;
-  } catch (const std::exception& e) {
-    PRUNEX_LOG(warn, "CollNet %s: %s", call, e.what());
-    return kInternalError;
-  }
-}
-
-// Read once per process; what is wrong with it is said at every try.
-const Result<LoadedConfig>& loaded_config() {
-  static const auto* const loaded = new Result<LoadedConfig>([] {
-    auto config = load_config(process_environment());
-    if (config) {
-      if (auto isa = select_isa(config->config.isa); !isa) {
-        return Result<LoadedConfig>(tl::unexpected(isa.error()));
-      }
-      set_log_level(config->config.debug);
-    }
-    return config;
-  }());
-  return *loaded;
-}
-
-int init(void** ctx, uint64_t comm_id, Logger) {
-  return guarded("init", [&]() -> Status {
+int init(void** ctx, uint64_t comm_id, Logger logger) {
+  return guard("CollNet init", [&]() -> int {
     if (ctx == nullptr) {
-      return invalid("init", "nowhere to put the context");
+      return invalid("CollNet init", "nowhere to put the context");
     }
     *ctx = nullptr;
-    if (const auto& config = loaded_config(); !config) {
-      return said(config.error());
+    auto context = Host::instance().open(comm_id, -1, logger);
+    if (!context) {
+      return report(context.error());
     }
-    auto context = std::make_unique<Context>();
-    context->comm_id = comm_id;
-    const std::lock_guard lock(contexts().mutex);
-    contexts().live.insert(context.get());
-    *ctx = context.release();
+    (*context)->stats->comm_id = comm_id;
+    register_stats((*context)->stats);
+    *ctx = context->get();
     return kSuccess;
   });
 }
 
 int finalize(void* ctx) {
-  return guarded("finalize", [&]() -> Status {
-    const std::lock_guard lock(contexts().mutex);
-    if (contexts().live.erase(ctx) > 0) {
-      delete static_cast<Context*>(ctx);
-    }
+  return guard("CollNet finalize", [&]() -> int {
+    Host::instance().close(ctx);
     return kSuccess;
   });
 }
 
-int listen_on(void*, int device, void* handle, void** listen_comm) {
-  return guarded("listen", [&]() -> Status {
+int listen_on(void* ctx, int device, void* handle, void** listen_comm) {
+  return guard("CollNet listen", [&]() -> int {
     if (handle == nullptr || listen_comm == nullptr) {
-      return invalid("listen", "a pointer is NULL");
+      return invalid("CollNet listen", "a pointer is NULL");
     }
     *listen_comm = nullptr;
-    const auto& config = loaded_config();  // NCCL up to 2.27 lists devices before any init
-    if (!config) {
-      return said(config.error());
+    const auto context = Host::instance().find(ctx);
+    if (context == nullptr) {
+      return invalid("CollNet listen", "the context is not open");
     }
     auto listener =
-        listen(device, config->config, std::span(static_cast<std::byte*>(handle), kHandleBytes));
+        listen(context, device, std::span(static_cast<std::byte*>(handle), kHandleBytes));
     if (!listener) {
-      return said(listener.error());
+      return report(listener.error());
     }
+    handed().listeners.add(listener->get());
     *listen_comm = listener->release();
     return kSuccess;
   });
 }
 
 int connect_all(void* const* handles, int ranks, int rank, void* listen_comm, void** coll_comm) {
-  return guarded("connect", [&]() -> Status {
-    if (handles == nullptr || listen_comm == nullptr || coll_comm == nullptr) {
-      return invalid("connect", "a pointer is NULL");
+  return guard("CollNet connect", [&]() -> int {
+    if (handles == nullptr || coll_comm == nullptr || !handed().listeners.has(listen_comm)) {
+      return invalid("CollNet connect", "a pointer is NULL, or the comm does not listen");
     }
     *coll_comm = nullptr;
     if (ranks < 1 || rank < 0 || rank >= ranks) {
-      return said(
-          Error{Code::invalid_argument, strf("CollNet connect: rank %d of %d ranks", rank, ranks)});
+      return invalid("CollNet connect", strf("rank %d of %d ranks", rank, ranks).c_str());
     }
     auto comm = connect(std::span<const void* const>(handles, static_cast<size_t>(ranks)),
                         static_cast<size_t>(rank), *static_cast<CollListener*>(listen_comm));
     if (!comm) {
-      return said(comm.error());
+      return report(comm.error());
     }
+    handed().comms.add(comm->get());
     *coll_comm = comm->release();
     return kSuccess;
   });
@@ -146,27 +97,30 @@ int connect_all(void* const* handles, int ranks, int rank, void* listen_comm, vo
 
 int reduce_support(int type, int op, int* supported) {
   if (supported == nullptr) {
-    return invalid("reduceSupport", "nowhere to put the answer");
+    return invalid("CollNet reduceSupport", "nowhere to put the answer");
   }
   *supported = type_of(type) && op_of(op) ? 1 : 0;
   return kSuccess;
 }
 
 int reg_mr(void* comm, void* data, size_t bytes, int type, void** mr) {
-  return guarded("regMr", [&]() -> Status {
-    if (comm == nullptr || mr == nullptr) {
-      return invalid("regMr", "a pointer is NULL");
+  return guard("CollNet regMr", [&]() -> int {
+    if (!handed().comms.has(comm) || mr == nullptr) {
+      return invalid("CollNet regMr", "not a comm, or nowhere to put the handle");
     }
     *mr = nullptr;
     if (bytes == 0) {
-      return invalid("regMr", "a buffer of 0 bytes: there is nothing to register");
+      return invalid("CollNet regMr", "a buffer of 0 bytes: there is nothing to register");
     }
     if (type != kPtrHost) {
-      return said(Error{Code::invalid_argument,
-                        strf("CollNet regMr: memory of type %d; only host memory (%d) is supported",
-                             type, kPtrHost)});
+      return invalid(
+          "CollNet regMr",
+          strf("memory of type %d: this device takes host memory (type %d)", type, kPtrHost)
+              .c_str());
     }
-    *mr = new Memory{data, bytes};
+    auto memory = std::make_unique<Memory>(Memory{data, bytes});
+    handed().memories.add(memory.get());
+    *mr = memory.release();
     return kSuccess;
   });
 }
@@ -175,12 +129,12 @@ int reg_mr_dmabuf(void*, void*, size_t, int, uint64_t, int, void** mr) {
   if (mr != nullptr) {
     *mr = nullptr;
   }
-  return invalid("regMrDmaBuf", "only host memory is supported");
+  return invalid("CollNet regMrDmaBuf", "only host memory is supported");
 }
 
 int dereg_mr(void*, void* mr) {
-  if (mr == nullptr) {
-    return invalid("deregMr", "not a registered buffer");
+  if (!handed().memories.take(mr)) {
+    return invalid("CollNet deregMr", "not a registered buffer");
   }
   delete static_cast<Memory*>(mr);
   return kSuccess;
@@ -189,16 +143,16 @@ int dereg_mr(void*, void* mr) {
 // What posting has in common.
 template <class Post>
 int post(const char* call, void* comm, void** request, Post body) {
-  return guarded(call, [&]() -> Status {
-    if (comm == nullptr || request == nullptr) {
-      return invalid(call, "a pointer is NULL");
+  return guard(call, [&]() -> int {
+    if (!handed().comms.has(comm) || request == nullptr) {
+      return invalid(call, "not a CollNet comm, or nowhere to put the request");
     }
     *request = nullptr;
     auto& c = *static_cast<CollComm*>(comm);
     Result<Request*> posted = body(c);
     if (!posted) {
       // The communicator's own end has been told already.
-      return c.dead() ? status_of(posted.error().code) : said(posted.error());
+      return c.dead() ? to_status(posted.error().code) : report(posted.error());
     }
     *request = *posted;
     return kSuccess;
@@ -225,7 +179,7 @@ Result<std::span<const CollPart>> parts_of(const char* call, int parts, const Co
 
 int iallreduce(void* comm, const void* send, void* recv, size_t count, int type, int op, void*,
                void*, void** request) {
-  return post("iallreduce", comm, request, [&](CollComm& c) -> Result<Request*> {
+  return post("CollNet iallreduce", comm, request, [&](CollComm& c) -> Result<Request*> {
     const auto meaning = meaning_of("iallreduce", type, op);
     if (!meaning) {
       return tl::unexpected(meaning.error());
@@ -236,7 +190,7 @@ int iallreduce(void* comm, const void* send, void* recv, size_t count, int type,
 
 int iallgather(void* comm, const void* send, int parts, const CollPart* recv, size_t bytes_per_rank,
                size_t window_offset, size_t window_bytes, void*, void** request) {
-  return post("iallgather", comm, request, [&](CollComm& c) -> Result<Request*> {
+  return post("CollNet iallgather", comm, request, [&](CollComm& c) -> Result<Request*> {
     const auto list = parts_of("iallgather", parts, recv);
     if (!list) {
       return tl::unexpected(list.error());
@@ -248,7 +202,7 @@ int iallgather(void* comm, const void* send, int parts, const CollPart* recv, si
 int ireducescatter(void* comm, int parts, const CollPart* send, void* recv, size_t bytes_per_rank,
                    size_t window_offset, size_t window_bytes, int type, int op, void*,
                    void** request) {
-  return post("ireducescatter", comm, request, [&](CollComm& c) -> Result<Request*> {
+  return post("CollNet ireducescatter", comm, request, [&](CollComm& c) -> Result<Request*> {
     const auto meaning = meaning_of("ireducescatter", type, op);
     if (!meaning) {
       return tl::unexpected(meaning.error());
@@ -264,24 +218,24 @@ int ireducescatter(void* comm, int parts, const CollPart* send, void* recv, size
 
 // What arrived in host memory is there for everybody.
 int iflush(void* comm, void*, int, void*, void** request) {
-  if (comm == nullptr || request == nullptr) {
-    return invalid("iflush", "a pointer is NULL");
+  if (!handed().comms.has(comm) || request == nullptr) {
+    return invalid("CollNet iflush", "not a CollNet comm, or nowhere to put the request");
   }
   *request = nullptr;
   return kSuccess;
 }
 
 int test(void* request, int* done, int* bytes) {
-  return guarded("test", [&]() -> Status {
+  return guard("CollNet test", [&]() -> int {
     if (request == nullptr || done == nullptr) {
-      return invalid("test", "a pointer is NULL");
+      return invalid("CollNet test", "a pointer is NULL");
     }
     *done = 0;
     auto& r = *static_cast<Request*>(request);
     const size_t size = r.bytes;
     const auto tested = r.comm->test(r);
     if (!tested) {
-      return status_of(tested.error().code);
+      return to_status(tested.error().code);
     }
     *done = *tested ? 1 : 0;
     if (*tested && bytes != nullptr) {
@@ -292,14 +246,20 @@ int test(void* request, int* done, int* bytes) {
 }
 
 int close_coll(void* comm) {
-  return guarded("closeColl", [&]() -> Status {
+  return guard("CollNet closeColl", [&]() -> int {
+    if (!handed().comms.take(comm)) {
+      return invalid("CollNet closeColl", "not such a comm, or closed before");
+    }
     delete static_cast<CollComm*>(comm);
     return kSuccess;
   });
 }
 
 int close_listen(void* listen_comm) {
-  return guarded("closeListen", [&]() -> Status {
+  return guard("CollNet closeListen", [&]() -> int {
+    if (!handed().listeners.take(listen_comm)) {
+      return invalid("CollNet closeListen", "not such a comm, or closed before");
+    }
     delete static_cast<CollListener*>(listen_comm);
     return kSuccess;
   });

@@ -243,6 +243,7 @@ Result<> CollComm::poll() {
     const std::lock_guard lock(stats_mutex_);
     stats_.busy_ns += static_cast<uint64_t>(now_ns() - begin);
     stats_.wire_bytes = setup_.links == nullptr ? 0 : setup_.links->bytes_sent;
+    publish();
   }
   return polled ? polled : tl::unexpected(die(polled.error()));
 }

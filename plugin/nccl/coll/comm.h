@@ -23,6 +23,7 @@
 #include "plugin/nccl/coll/transfer.h"
 #include "plugin/nccl/coll/verdict.h"
 #include "plugin/nccl/internal_table.h"
+#include "plugin/nccl/stats.h"
 #include "plugin/transport/transport.h"
 
 namespace prunex::nccl::coll {
@@ -65,6 +66,7 @@ class CollComm {
 
   struct Setup {
     Config config;
+    std::shared_ptr<ContextStats> stats;  // of NCCL's communicator
     size_t self = 0;
     std::vector<std::string> addresses;  // by node, for messages
     std::shared_ptr<transport::Transport> transport;
@@ -188,8 +190,10 @@ class CollComm {
   uint64_t scan_from_ = 0, pause_ = 0;              // maps are tried again from this call on
   std::unordered_set<uint64_t> warned_;
 
+  // Under the mutex: what NCCL's communicator has not been told yet.
+  void publish();
   mutable std::mutex stats_mutex_;
-  CollStats stats_;
+  CollStats stats_, published_;
 };
 
 }  // namespace prunex::nccl::coll

@@ -39,6 +39,7 @@ CollComm::~CollComm() {
              static_cast<unsigned long long>(s.dense), static_cast<unsigned long long>(s.masked),
              static_cast<unsigned long long>(s.mapped), static_cast<unsigned long long>(s.violated),
              static_cast<unsigned long long>(s.mismatched), static_cast<double>(s.busy_ns) * 1e-9);
+  write_metrics();
   if (setup_.links == nullptr) {
     return;
   }
@@ -56,6 +57,23 @@ CollComm::~CollComm() {
     setup_.links->poll_fds(fds);
     ::poll(fds.data(), fds.size(), 10);
   }
+}
+
+void CollComm::publish() {
+  CollCounts& all = setup_.stats->coll;
+  const auto tell = [this](Count& count, uint64_t CollStats::*field) {
+    count.add(stats_.*field - published_.*field);
+  };
+  tell(all.calls, &CollStats::calls);
+  tell(all.dense, &CollStats::dense);
+  tell(all.masked, &CollStats::masked);
+  tell(all.unioned, &CollStats::mapped);
+  tell(all.violated, &CollStats::violated);
+  tell(all.mismatched, &CollStats::mismatched);
+  tell(all.logical, &CollStats::logical_bytes);
+  tell(all.wire, &CollStats::wire_bytes);
+  tell(all.busy_ns, &CollStats::busy_ns);
+  published_ = stats_;
 }
 
 // A node that gave up says why before it goes; whoever waits for its data hears it here. A

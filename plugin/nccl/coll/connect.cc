@@ -5,10 +5,9 @@
 #include <cstring>
 
 #include "plugin/base/clock.h"
-#include "plugin/base/interfaces.h"
 #include "plugin/base/log.h"
 #include "plugin/base/wire.h"
-#include "plugin/transport/socket/socket.h"
+#include "plugin/nccl/net/connect.h"
 #include "plugin/transport/socket/wire.h"
 
 namespace prunex::nccl::coll {
@@ -21,49 +20,14 @@ constexpr double kLongestConnectS = 30;  // NCCL's service thread stands still m
 
 }  // namespace
 
-Result<SocketAddress> device_address(int device, const Config& config) {
-  auto have = list_interfaces();
-  if (!have) {
-    return tl::unexpected(have.error());
-  }
-  auto chosen = choose_interfaces(*have, config.socket_ifname);
-  if (!chosen) {
-    return tl::unexpected(chosen.error());
-  }
-  std::vector<const Interface*> devices;  // one per name, its best address
-  for (const Interface& i : *chosen) {
-    if (std::none_of(devices.begin(), devices.end(),
-                     [&](const Interface* d) { return d->name == i.name; })) {
-      devices.push_back(&i);
-    }
-  }
-  if (device < 0 || static_cast<size_t>(device) >= devices.size()) {
-    return fail(Code::invalid_argument,
-                strf("there is no network device %d among %s", device, to_text(*chosen).c_str()));
-  }
-  return devices[static_cast<size_t>(device)]->address;
-}
-
-Result<std::unique_ptr<CollListener>> listen(int device, const Config& config,
+Result<std::unique_ptr<CollListener>> listen(std::shared_ptr<Context> context, int device,
                                              std::span<std::byte> handle) {
-  auto address = device_address(device, config);
-  if (!address) {
-    return tl::unexpected(address.error());
-  }
-  auto ports = parse_port_range(config.port_range);
-  if (!ports) {
-    return tl::unexpected(ports.error());
-  }
-  transport::SocketOptions options;
-  options.address = *address;
-  options.ports = *ports;
-  options.streams = config.streams;
-  auto network = transport::open_socket_transport(options);
+  auto network = open_device(*context, device);
   if (!network) {
     return tl::unexpected(network.error());
   }
   auto out = std::make_unique<CollListener>();
-  out->config = config;
+  out->context = std::move(context);
   out->transport = std::move(*network);
   auto listener = out->transport->listen();
   if (!listener) {
@@ -117,10 +81,12 @@ Result<CollHandle> decode_handle(std::span<const std::byte> bytes) {
 
 Result<std::unique_ptr<CollComm>> connect(std::span<const void* const> handles, size_t self,
                                           CollListener& listener) {
-  const double limit = std::min(listener.config.timeout_s, kLongestConnectS);
+  const Config& config = listener.context->settings->config;
+  const double limit = std::min(config.timeout_s, kLongestConnectS);
   const Deadline deadline = Deadline::after(limit);
   CollComm::Setup setup;
-  setup.config = listener.config;
+  setup.config = config;
+  setup.stats = listener.context->stats;
   setup.self = self;
   setup.transport = listener.transport;
   std::vector<int> nodes;

@@ -5,26 +5,22 @@
 #include <memory>
 #include <span>
 
-#include "plugin/base/address.h"
-#include "plugin/base/config.h"
 #include "plugin/base/result.h"
 #include "plugin/nccl/coll/comm.h"
+#include "plugin/nccl/net/host.h"
 #include "plugin/transport/transport.h"
 
 namespace prunex::nccl::coll {
 
 struct CollListener {
-  Config config;
+  std::shared_ptr<Context> context;
   std::shared_ptr<transport::Transport> transport;
   std::unique_ptr<transport::Listener> listener;
 };
 
-// The address of a network device.
-[[nodiscard]] Result<SocketAddress> device_address(int device, const Config& config);
-
 // handle: kHandleBytes, filled up with zeros.
-[[nodiscard]] Result<std::unique_ptr<CollListener>> listen(int device, const Config& config,
-                                                           std::span<std::byte> handle);
+[[nodiscard]] Result<std::unique_ptr<CollListener>> listen(std::shared_ptr<Context> context,
+                                                           int device, std::span<std::byte> handle);
 
 // Blocks until all nodes are connected; gives up after PRUNEX_TIMEOUT, and after 30 s in any case,
 // naming who is missing. handles: kHandleBytes each, by node.

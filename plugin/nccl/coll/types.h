@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL's numbers for types and operations, and result codes for errors.
+// NCCL's numbers for types and operations.
 #pragma once
 #include <optional>
 
 #include "plugin/base/dtype.h"
-#include "plugin/base/result.h"
-#include "plugin/nccl/internal_table.h"
 
 namespace prunex::nccl::coll {
 
@@ -26,28 +24,6 @@ namespace prunex::nccl::coll {
     return std::nullopt;
   }
   return kOps[nccl];
-}
-
-[[nodiscard]] constexpr Status status_of(Code code) {
-  switch (code) {
-    case Code::invalid_argument:
-    case Code::invalid_handle:
-      return kInvalidArgument;
-    case Code::config:
-    case Code::mismatch:
-    case Code::unsupported:
-      return kInvalidUsage;
-    case Code::timeout:
-    case Code::peer_lost:
-      return kRemoteError;
-    case Code::system:
-    case Code::memory:
-      return kSystemError;
-    case Code::busy:
-    case Code::internal:
-      return kInternalError;
-  }
-  return kInternalError;
 }
 
 }  // namespace prunex::nccl::coll

@@ -13,28 +13,6 @@
 namespace prunex::nccl {
 namespace {
 
-Result<std::shared_ptr<transport::Transport>> open_transport(const Context& context, int device) {
-  const Settings& settings = *context.settings;
-  if (device < 0 || static_cast<size_t>(device) >= settings.devices.size()) {
-    return fail(Code::invalid_argument,
-                strf("device %d of %zu: the first is 0", device, settings.devices.size()));
-  }
-  transport::SocketOptions options;
-  options.address = settings.devices[static_cast<size_t>(device)].address;
-  options.streams = settings.config.streams;
-  options.stall_s = settings.config.timeout_s;
-  auto ports = parse_port_range(settings.config.port_range);
-  if (!ports) {
-    return tl::unexpected(ports.error());
-  }
-  options.ports = *ports;
-  auto opened = transport::open_socket_transport(options);
-  if (!opened) {
-    return tl::unexpected(opened.error());
-  }
-  return std::shared_ptr<transport::Transport>(std::move(*opened));
-}
-
 struct Making {
   const Context* context = nullptr;
   Link link;
@@ -60,12 +38,13 @@ Result<std::shared_ptr<Making>> begin(const std::shared_ptr<Context>& context, i
   if (!peer) {
     return tl::unexpected(peer.error());
   }
-  auto opened = open_transport(*context, device);
+  auto opened = open_device(*context, device);
   if (!opened) {
     return tl::unexpected(opened.error());
   }
-  auto connecting =
-      (*opened)->connect(*peer, encode(NetHello{}), context->settings->config.timeout_s);
+  NetHello hello;
+  hello.tuner = context->settings->config.tuner;
+  auto connecting = (*opened)->connect(*peer, encode(hello), context->settings->config.timeout_s);
   if (!connecting) {
     return tl::unexpected(connecting.error());
   }
@@ -79,9 +58,31 @@ Result<std::shared_ptr<Making>> begin(const std::shared_ptr<Context>& context, i
 
 }  // namespace
 
+Result<std::shared_ptr<transport::Transport>> open_device(const Context& context, int device) {
+  const Settings& settings = *context.settings;
+  if (device < 0 || static_cast<size_t>(device) >= settings.devices.size()) {
+    return fail(Code::invalid_argument,
+                strf("device %d of %zu: the first is 0", device, settings.devices.size()));
+  }
+  transport::SocketOptions options;
+  options.address = settings.devices[static_cast<size_t>(device)].address;
+  options.streams = settings.config.streams;
+  options.stall_s = settings.config.timeout_s;
+  auto ports = parse_port_range(settings.config.port_range);
+  if (!ports) {
+    return tl::unexpected(ports.error());
+  }
+  options.ports = *ports;
+  auto opened = transport::open_socket_transport(options);
+  if (!opened) {
+    return tl::unexpected(opened.error());
+  }
+  return std::shared_ptr<transport::Transport>(std::move(*opened));
+}
+
 Result<std::unique_ptr<ListenComm>> listen(std::shared_ptr<Context> context, int device,
                                            std::span<std::byte, kHandleBytes> handle) {
-  auto opened = open_transport(*context, device);
+  auto opened = open_device(*context, device);
   if (!opened) {
     return tl::unexpected(opened.error());
   }
@@ -107,7 +108,8 @@ Result<std::unique_ptr<RecvComm>> accept(ListenComm& listen) {
   if (*connection == nullptr) {
     return nullptr;
   }
-  if (auto hello = decode_net_hello((*connection)->hello()); !hello) {
+  if (auto hello = decode_net_hello((*connection)->hello(), listen.context->settings->config.tuner);
+      !hello) {
     return tl::unexpected(hello.error());
   }
   return std::make_unique<RecvComm>(Link{listen.context, listen.transport, std::move(*connection)});

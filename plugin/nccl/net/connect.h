@@ -13,6 +13,10 @@
 
 namespace prunex::nccl {
 
+// The transport of one of the devices.
+[[nodiscard]] Result<std::shared_ptr<transport::Transport>> open_device(const Context& context,
+                                                                        int device);
+
 struct ListenComm : Object {
   static constexpr Tag kTag = Tag::listen;
   ListenComm() : Object(kTag) {}

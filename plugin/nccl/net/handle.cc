@@ -13,7 +13,12 @@ namespace {
 constexpr uint32_t kHandleMagic = 0x4E58'5250;  // "PRXN"
 constexpr size_t kPrefixBytes = 8;
 constexpr uint32_t kHelloMagic = 0x4858'5250;  // "PRXH"
-constexpr size_t kHelloBytes = 8;
+constexpr size_t kHelloBytes = 12;
+
+const char* name_of(Tuner tuner) {
+  constexpr std::array<const char*, 3> kNames{"off", "simple", "collnet"};
+  return kNames[static_cast<size_t>(tuner)];
+}
 
 }  // namespace
 
@@ -67,17 +72,21 @@ std::string encode(const NetHello& hello) {
       .put(kHelloMagic)
       .put(hello.version)
       .put(hello.transport)
-      .put(hello.rails);
+      .put(hello.rails)
+      .put(static_cast<uint8_t>(hello.tuner));
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-Result<NetHello> decode_net_hello(std::string_view bytes) {
+Result<NetHello> decode_net_hello(std::string_view bytes, Tuner tuner) {
   transport::Reader in(std::as_bytes(std::span(bytes)));
   NetHello out;
   const auto magic = in.get<uint32_t>();
   out.version = in.get<uint16_t>();
   out.transport = in.get<uint8_t>();
   out.rails = in.get<uint8_t>();
+  const auto theirs = in.get<uint8_t>();
+  (void)in.get<uint8_t>();  // reserved
+  (void)in.get<uint16_t>();
   if (!in.ok() || magic != kHelloMagic) {
     return fail(Code::mismatch, strf("a caller of %zu bytes is no PruneX plugin", bytes.size()));
   }
@@ -88,6 +97,17 @@ Result<NetHello> decode_net_hello(std::string_view bytes) {
                      "on all nodes",
                      unsigned{out.version}, unsigned{out.transport}, unsigned{out.rails},
                      unsigned{kNetVersion}));
+  }
+  if (theirs > static_cast<uint8_t>(Tuner::collnet)) {
+    return fail(Code::mismatch, strf("a peer's hello is damaged: tuner %u", unsigned{theirs}));
+  }
+  out.tuner = static_cast<Tuner>(theirs);
+  if (out.tuner != tuner) {
+    return fail(
+        Code::mismatch,
+        strf("a peer has PRUNEX_TUNER=%s, this rank %s: NCCL would choose differently on the "
+             "two and hang; set it alike on all ranks",
+             name_of(out.tuner), name_of(tuner)));
   }
   return out;
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "plugin/base/config.h"
 #include "plugin/base/result.h"
 #include "plugin/nccl/internal_table.h"
 
@@ -27,8 +28,10 @@ struct NetHello {
   uint16_t version = kNetVersion;
   uint8_t transport = 1;  // as transport::HandleKind
   uint8_t rails = 1;
+  Tuner tuner = Tuner::off;  // ranks that let NCCL prefer different things would hang
 };
 [[nodiscard]] std::string encode(const NetHello& hello);
-[[nodiscard]] Result<NetHello> decode_net_hello(std::string_view bytes);
+// `tuner`: of the accepting side; another one is an error that names both.
+[[nodiscard]] Result<NetHello> decode_net_hello(std::string_view bytes, Tuner tuner);
 
 }  // namespace prunex::nccl
