@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL's numbers for types and operations.
 #pragma once
+#include <iterator>
 #include <optional>
 
 #include "plugin/base/dtype.h"
