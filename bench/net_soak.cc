@@ -3,7 +3,6 @@
 // messages of random sizes and kinds with it, and leave: after the last message, by being killed,
 // or because this process closes on them. Every byte is checked; descriptors, threads and memory of
 // the process that stays must not grow. Exit 1 at any fault.
-#include <dirent.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/socket.h>
@@ -14,14 +13,13 @@
 #include <algorithm>
 #include <climits>
 #include <csignal>
-#include <cstdarg>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "bench/soak_link.h"
+#include "bench/soak_process.h"
 #include "plugin/base/clock.h"
 #include "plugin/base/config.h"
 #include "plugin/base/fd.h"
@@ -31,134 +29,6 @@ namespace {
 
 using namespace prunex;        // NOLINT
 using namespace prunex::soak;  // NOLINT
-
-constexpr double kPatience = 60;  // seconds without any progress: a hang
-constexpr size_t kHandle = nccl::kHandleBytes;
-
-struct Options {
-  double seconds = 20;
-  uint64_t seed = 0;
-  int api = 0, peers = 2;
-  std::string plugin;
-  int child_fd = -1, child_links = 1;
-  uint64_t child_messages = 0;
-};
-
-enum class End { after_the_last, peer_is_killed, peer_dies_connecting, we_close };
-constexpr const char* kEndNames[] = {"after the last message", "peer killed",
-                                     "peer killed while connecting", "closed by us"};
-
-__attribute__((format(printf, 5, 6))) void quiet_log(int level, unsigned long, const char*, int,
-                                                     const char* format, ...) {
-  if (std::getenv("SOAK_VERBOSE") == nullptr) {
-    return;  // that peers vanish is this program's doing
-  }
-  va_list arguments;
-  va_start(arguments, format);
-  std::fprintf(stderr, "[%d] %d: ", static_cast<int>(::getpid()), level);
-  std::vfprintf(stderr, format, arguments);
-  std::fputc('\n', stderr);
-  va_end(arguments);
-}
-
-struct State {  // of this process
-  int descriptors = 0, threads = 0;
-  long rss_kib = 0;
-};
-
-State state_now() {
-  State s;
-  if (DIR* const dir = ::opendir("/proc/self/fd"); dir != nullptr) {
-    while (::readdir(dir) != nullptr) {
-      ++s.descriptors;
-    }
-    ::closedir(dir);
-  }
-  if (std::FILE* const file = std::fopen("/proc/self/status", "r"); file != nullptr) {
-    char line[256];
-    while (std::fgets(line, sizeof line, file) != nullptr) {
-      std::sscanf(line, "Threads: %d", &s.threads);
-      std::sscanf(line, "VmRSS: %ld kB", &s.rss_kib);
-    }
-    std::fclose(file);
-  }
-  return s;
-}
-
-bool give(int fd, const std::string& text) {
-  return ::send(fd, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
-}
-
-// Empty: the other side is gone, or silent for too long.
-std::string take(int fd, size_t bytes) {
-  std::string text(bytes, '\0');
-  size_t got = 0;
-  const Deadline deadline = Deadline::after(kPatience);
-  while (got < bytes && !deadline.passed()) {
-    pollfd p{fd, POLLIN, 0};
-    if (::poll(&p, 1, 1000) > 0) {
-      const ssize_t n = ::recv(fd, text.data() + got, bytes - got, 0);
-      if (n <= 0) {
-        return {};
-      }
-      got += static_cast<size_t>(n);
-    }
-  }
-  return got == bytes ? text : std::string();
-}
-
-// Drives one link of a child to its end. 0: all messages; 3: the other end has gone.
-int run_child_link(tools::NetApi& api, const tools::PluginLibrary& library, const Options& o,
-                   uint64_t seed) {
-  Link link(api, library, seed, 1, o.child_messages);
-  std::string handle;
-  if (!link.listen(&handle) || !give(o.child_fd, handle)) {
-    return 3;
-  }
-  const std::string theirs = take(o.child_fd, kHandle);
-  if (theirs.empty()) {
-    return 3;
-  }
-  link.aim(theirs);
-  bool connected = false;
-  Deadline patience = Deadline::after(kPatience);
-  while (!link.done()) {
-    Result<bool> moved = connected ? link.step() : link.connect();
-    if (!moved) {
-      const bool wrong = link.counts().wrong > 0;
-      std::fprintf(wrong ? stderr : stdout, wrong ? "soak: peer: %s\n" : "%s",
-                   wrong ? moved.error().text.c_str() : "");
-      return wrong ? 1 : 3;
-    }
-    connected = connected || *moved;
-    if (*moved) {
-      patience = Deadline::after(kPatience);
-    } else if (patience.passed()) {
-      std::fprintf(stderr, "soak: peer: nothing moves (seed %llu)\n",
-                   static_cast<unsigned long long>(seed));
-      return 1;
-    } else {
-      ::sched_yield();
-    }
-  }
-  // Nobody closes before both have everything.
-  return give(o.child_fd, "+") && take(o.child_fd, 1) == "+" ? 0 : 3;
-}
-
-int run_child(const Options& o) {
-  auto net = tools::open_net(o.plugin, o.api);
-  if (!net || net->api->init(o.seed, quiet_log) != 0) {
-    std::fprintf(stderr, "soak: peer: %s\n", net ? "init failed" : net.error().text.c_str());
-    return 1;
-  }
-  const tools::PluginLibrary library(net->library);
-  int result = 0;
-  for (int i = 0; i < o.child_links && result == 0; ++i) {
-    result = run_child_link(*net->api, library, o, mix(o.seed, static_cast<uint64_t>(i)));
-  }
-  (void)net->api->finalize();
-  return result;
-}
 
 struct Peer {
   pid_t pid = -1;

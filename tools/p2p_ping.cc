@@ -8,7 +8,7 @@
 namespace prunex::tools {
 namespace {
 
-constexpr int kIdleLooks = 300;  // longer than a round trip takes
+constexpr int kIdleLooks = 16;  // as NCCL, which lends the processor out after each
 
 }  // namespace
 
