@@ -94,7 +94,7 @@ def loopback_round(options, guess):
     _, part = p2p(options, 8, "--latency", "--mode", "auto")
     r["ping_us"], r["ping_p50_us"] = part["time_us"]["avg"], part["time_us"]["p50"]
     trips = max(1000, int(options.seconds * 20000))
-    r["bare_ping_us"] = float(output([BARE, "--ping-pong", "--size", "8", "--round-trips", str(trips)])) / 2
+    r["bare_ping_us"] = float(output([BARE, "--ping-pong", "--yield", "--size", "8", "--round-trips", str(trips)])) / 2
     r["connect_us"] = statistics.median(connect)
     return r
 

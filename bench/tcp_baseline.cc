@@ -27,6 +27,7 @@ struct Setup {
   size_t size = 1 << 20;   // bytes per message; it is split evenly over the streams
   size_t total = 1 << 30;  // bytes to move
   int round_trips = 20'000;
+  bool yield = false;                 // ping-pong: lends the processor out while it waits
   std::string congestion;             // empty: the system's
   std::string address = "127.0.0.1";  // of the receiving end
   std::string netns;                  // where the sending end runs; empty: here
@@ -101,13 +102,15 @@ ssize_t send_call(int fd, char* at, size_t n) {
 }
 ssize_t recv_call(int fd, char* at, size_t n) { return recv(fd, at, n, MSG_DONTWAIT); }
 
-void spin(int fd, std::vector<char>& message, ssize_t (*call)(int, char*, size_t)) {
-  for (size_t at = 0; at < message.size();) {
+void spin(int fd, std::vector<char>& message, ssize_t (*call)(int, char*, size_t), bool yield) {
+  for (size_t at = 0, looks = 1; at < message.size(); ++looks) {
     const ssize_t n = call(fd, message.data() + at, message.size() - at);
     if (n > 0) {
       at += static_cast<size_t>(n);
     } else if (n == 0 || errno != EAGAIN) {
       die("ping-pong");
+    } else if (yield && looks >= 16) {
+      sched_yield();
     }
   }
 }
@@ -117,11 +120,11 @@ double ping_pong(int fd, const Setup& setup, bool first) {
   const int64_t start = prunex::now_ns();
   for (int i = 0; i < setup.round_trips; ++i) {
     if (first) {
-      spin(fd, message, send_call);
+      spin(fd, message, send_call, setup.yield);
     }
-    spin(fd, message, recv_call);
+    spin(fd, message, recv_call, setup.yield);
     if (!first) {
-      spin(fd, message, send_call);
+      spin(fd, message, send_call, setup.yield);
     }
   }
   return static_cast<double>(prunex::now_ns() - start) * 1e-3 / setup.round_trips;
@@ -145,6 +148,7 @@ int main(int argc, char** argv) {
   app.add_option("--size", setup.size, "bytes per message");
   app.add_option("--total", setup.total, "bytes to move");
   app.add_option("--round-trips", setup.round_trips);
+  app.add_flag("--yield", setup.yield, "ping-pong: lend the processor out while waiting");
   app.add_option("--congestion", setup.congestion, "congestion control, e.g. reno");
   app.add_option("--address", setup.address, "IPv4 address of the receiving end");
   app.add_option("--netns", setup.netns, "network namespace of the sending end");
