@@ -92,9 +92,9 @@ def loopback_round(options, guess):
             row[f"bare_{streams}"] = bare(options, streams, size, guess)
         r["sizes"][name] = row
     _, part = p2p(options, 8, "--latency", "--mode", "auto")
-    r["ping_us"], r["ping_p50_us"] = part["time_us"]["avg"], part["time_us"]["p50"]
+    r["ping_us"], r["ping_avg_us"] = part["time_us"]["p50"], part["time_us"]["avg"]
     trips = max(1000, int(options.seconds * 20000))
-    r["bare_ping_us"] = float(output([BARE, "--ping-pong", "--yield", "--size", "8", "--round-trips", str(trips)])) / 2
+    r["bare_ping_us"] = float(output([BARE, "--ping-pong", "--yield", "--median", "--size", "8", "--round-trips", str(trips)])) / 2
     r["connect_us"] = statistics.median(connect)
     return r
 
@@ -117,7 +117,7 @@ def loopback_summary(options, rounds):
             "best_over_best_of_best_bare": max(r["sizes"][name]["passthrough"] for r in rounds)
             / max(r["sizes"][name][b] for r in rounds for b in best)})
     return {"sizes": rows,
-            "ping_us": over(lambda r: r["ping_us"]), "ping_p50_us": over(lambda r: r["ping_p50_us"]),
+            "ping_us": over(lambda r: r["ping_us"]), "ping_avg_us": over(lambda r: r["ping_avg_us"]),
             "bare_ping_us": over(lambda r: r["bare_ping_us"]),
             "ping_over_bare": over(lambda r: r["ping_us"] / r["bare_ping_us"]),
             "best_ping_over_best_bare": min(r["ping_us"] for r in rounds) / min(r["bare_ping_us"] for r in rounds),
@@ -132,7 +132,7 @@ def print_loopback(options, s):
         print(f"{row['size']:>5} " + " ".join(f"{row[c + '_MBps']:12.0f}" for c in columns)
               + f" {row['over_iperf3']:8.2f}x {row['over_best_bare']:10.2f}x {row['auto_over_passthrough']:9.3f}x"
               + f" {row['best_over_best_iperf3']:13.2f}x {row['best_over_best_of_best_bare']:5.2f}x")
-    print(f"8-byte half round trip: {s['ping_us']:.2f} us (typical {s['ping_p50_us']:.2f}), bare {s['bare_ping_us']:.2f} us, "
+    print(f"8-byte half round trip, typical: {s['ping_us']:.2f} us (mean {s['ping_avg_us']:.2f}), bare {s['bare_ping_us']:.2f} us, "
           f"{s['ping_over_bare']:.2f}x (best of each: {s['best_ping_over_best_bare']:.2f}x); connected in {s['connect_us']:.0f} us")
 
 

@@ -12,10 +12,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plugin/base/clock.h"
@@ -27,6 +29,7 @@ struct Setup {
   size_t size = 1 << 20;   // bytes per message; it is split evenly over the streams
   size_t total = 1 << 30;  // bytes to move
   int round_trips = 20'000;
+  bool median = false;
   bool yield = false;                 // ping-pong: lends the processor out while it waits
   std::string congestion;             // empty: the system's
   std::string address = "127.0.0.1";  // of the receiving end
@@ -117,7 +120,9 @@ void spin(int fd, std::vector<char>& message, ssize_t (*call)(int, char*, size_t
 
 double ping_pong(int fd, const Setup& setup, bool first) {
   std::vector<char> message(setup.size, 1);
-  const int64_t start = prunex::now_ns();
+  std::vector<int64_t> times;
+  int64_t last = prunex::now_ns();
+  const int64_t start = last;
   for (int i = 0; i < setup.round_trips; ++i) {
     if (first) {
       spin(fd, message, send_call, setup.yield);
@@ -126,6 +131,14 @@ double ping_pong(int fd, const Setup& setup, bool first) {
     if (!first) {
       spin(fd, message, send_call, setup.yield);
     }
+    if (setup.median) {
+      const int64_t now = prunex::now_ns();
+      times.push_back(now - std::exchange(last, now));
+    }
+  }
+  if (!times.empty()) {
+    std::nth_element(times.begin(), times.begin() + setup.round_trips / 2, times.end());
+    return static_cast<double>(times[static_cast<size_t>(setup.round_trips) / 2]) * 1e-3;
   }
   return static_cast<double>(prunex::now_ns() - start) * 1e-3 / setup.round_trips;
 }
@@ -149,6 +162,7 @@ int main(int argc, char** argv) {
   app.add_option("--total", setup.total, "bytes to move");
   app.add_option("--round-trips", setup.round_trips);
   app.add_flag("--yield", setup.yield, "ping-pong: lend the processor out while waiting");
+  app.add_flag("--median", setup.median, "ping-pong: the median instead of the mean");
   app.add_option("--congestion", setup.congestion, "congestion control, e.g. reno");
   app.add_option("--address", setup.address, "IPv4 address of the receiving end");
   app.add_option("--netns", setup.netns, "network namespace of the sending end");
