@@ -95,6 +95,9 @@ def loopback_round(options, guess):
     r["ping_us"], r["ping_avg_us"] = part["time_us"]["p50"], part["time_us"]["avg"]
     trips = max(1000, int(options.seconds * 20000))
     r["bare_ping_us"] = float(output([BARE, "--ping-pong", "--yield", "--median", "--size", "8", "--round-trips", str(trips)])) / 2
+    # NCCL's comms are one-way: a connection for each direction, whose acknowledgements ride on nothing.
+    r["pair_ping_us"] = float(output([BARE, "--ping-pong", "--streams", "2", "--yield", "--median", "--size", "8",
+                                      "--round-trips", str(trips)])) / 2
     r["connect_us"] = statistics.median(connect)
     return r
 
@@ -120,6 +123,8 @@ def loopback_summary(options, rounds):
             "ping_us": over(lambda r: r["ping_us"]), "ping_avg_us": over(lambda r: r["ping_avg_us"]),
             "bare_ping_us": over(lambda r: r["bare_ping_us"]),
             "ping_over_bare": over(lambda r: r["ping_us"] / r["bare_ping_us"]),
+            "pair_ping_us": over(lambda r: r["pair_ping_us"]),
+            "ping_over_pair": over(lambda r: r["ping_us"] / r["pair_ping_us"]),
             "best_ping_over_best_bare": min(r["ping_us"] for r in rounds) / min(r["bare_ping_us"] for r in rounds),
             "connect_us": over(lambda r: r["connect_us"])}
 
@@ -133,7 +138,8 @@ def print_loopback(options, s):
               + f" {row['over_iperf3']:8.2f}x {row['over_best_bare']:10.2f}x {row['auto_over_passthrough']:9.3f}x"
               + f" {row['best_over_best_iperf3']:13.2f}x {row['best_over_best_of_best_bare']:5.2f}x")
     print(f"8-byte half round trip, typical: {s['ping_us']:.2f} us (mean {s['ping_avg_us']:.2f}), bare {s['bare_ping_us']:.2f} us, "
-          f"{s['ping_over_bare']:.2f}x (best of each: {s['best_ping_over_best_bare']:.2f}x); connected in {s['connect_us']:.0f} us")
+          f"{s['ping_over_bare']:.2f}x (best of each: {s['best_ping_over_best_bare']:.2f}x); bare with a connection for each direction "
+          f"{s['pair_ping_us']:.2f} us, {s['ping_over_pair']:.2f}x; connected in {s['connect_us']:.0f} us")
 
 
 def lab_pair(options, lab, pids, *more):

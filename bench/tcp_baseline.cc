@@ -118,18 +118,19 @@ void spin(int fd, std::vector<char>& message, ssize_t (*call)(int, char*, size_t
   }
 }
 
-double ping_pong(int fd, const Setup& setup, bool first) {
+// One connection for both directions, or one for each, as NCCL's one-way comms have it.
+double ping_pong(int out, int in, const Setup& setup, bool first) {
   std::vector<char> message(setup.size, 1);
   std::vector<int64_t> times;
   int64_t last = prunex::now_ns();
   const int64_t start = last;
   for (int i = 0; i < setup.round_trips; ++i) {
     if (first) {
-      spin(fd, message, send_call, setup.yield);
+      spin(out, message, send_call, setup.yield);
     }
-    spin(fd, message, recv_call, setup.yield);
+    spin(in, message, recv_call, setup.yield);
     if (!first) {
-      spin(fd, message, send_call, setup.yield);
+      spin(out, message, send_call, setup.yield);
     }
     if (setup.median) {
       const int64_t now = prunex::now_ns();
@@ -156,7 +157,8 @@ int main(int argc, char** argv) {
   CLI::App app("Bare TCP over loopback between two processes");
   Setup setup;
   bool latency = false;
-  app.add_flag("--ping-pong", latency, "round trips instead of bandwidth");
+  app.add_flag("--ping-pong", latency,
+               "round trips instead of bandwidth; with --streams 2 each direction has its own");
   app.add_option("--streams", setup.streams)->check(CLI::Range(1, 64));
   app.add_option("--size", setup.size, "bytes per message");
   app.add_option("--total", setup.total, "bytes to move");
@@ -201,7 +203,9 @@ int main(int argc, char** argv) {
     cursors.push_back({fd});
   }
   if (latency) {
-    const double us = ping_pong(cursors[0].fd, setup, child == 0);
+    const int there = cursors.front().fd, back = cursors.back().fd;
+    const double us =
+        ping_pong(child == 0 ? there : back, child == 0 ? back : there, setup, child == 0);
     if (child != 0) {
       std::printf("%.3f\n", us);
     }

@@ -45,7 +45,8 @@ void add_data_options(CLI::App& app, Arguments& a) {
       ->capture_default_str();
   app.add_option("--keep", a.keeps,
                  "fraction of groups kept, several by comma; without it only dense is measured");
-  app.add_option("--dtype", a.type, "f32, f64, f16, bf16, i8, u8, i32, i64")->capture_default_str();
+  app.add_option("--dtype", a.type, "f32, f64, f16, bf16, i8, u8, i32, u32, i64, u64")
+      ->capture_default_str();
   app.add_option("--op", a.op, "sum, avg, max, min, prod")->capture_default_str();
   app.add_option("--bucket-mb", a.bucket,
                  "cut a model into buckets of this many MiB as DDP does; 0: one buffer");

@@ -217,7 +217,8 @@ Result<DType> parse_dtype(std::string_view text) {
       {"bf16", DType::bf16},   {"bfloat16", DType::bf16}, {"i8", DType::i8},
       {"int8", DType::i8},     {"u8", DType::u8},         {"uint8", DType::u8},
       {"i32", DType::i32},     {"int32", DType::i32},     {"int", DType::i32},
-      {"i64", DType::i64},     {"int64", DType::i64},
+      {"i64", DType::i64},     {"int64", DType::i64},     {"u32", DType::u32},
+      {"uint32", DType::u32},  {"u64", DType::u64},       {"uint64", DType::u64},
   };
   for (const Alias& alias : kAliases) {
     if (alias.name == text) {
@@ -225,7 +226,8 @@ Result<DType> parse_dtype(std::string_view text) {
     }
   }
   return fail(Code::invalid_argument,
-              "unknown type " + quoted(text) + "; known are f32, f64, f16, bf16, i8, u8, i32, i64");
+              "unknown type " + quoted(text) +
+                  "; known are f32, f64, f16, bf16, i8, u8, i32, u32, i64, u64");
 }
 
 Result<Op> parse_op(std::string_view text) {

@@ -309,7 +309,8 @@ import os, time, uuid
 rank = int(os.environ['NODE_RANK'])
 open(f'/dev/shm/netlab-test-{rank}', 'w').close()
 time.sleep(1)
-print(rank, sorted(n for n in os.listdir('/dev/shm') if n.startswith('netlab-test-')))
+seen = sorted(n for n in os.listdir('/dev/shm') if n.startswith('netlab-test-'))
+os.write(1, f'{rank} {seen}\\n'.encode())  # in one piece: two nodes write here
 os.unlink(f'/dev/shm/netlab-test-{rank}')
 """
     done = netlab("--nodes", "2", script=script)

@@ -7,14 +7,20 @@
 #include <mutex>
 
 #include "plugin/base/address.h"
+#include "plugin/base/clock.h"
 #include "plugin/base/log.h"
 #include "plugin/transport/socket/socket.h"
 
 namespace prunex::nccl {
 namespace {
 
+// NCCL asks again and again; one that nobody has asked for in so long was given up. (Tables without
+// finalize cannot say so.)
+constexpr int64_t kForgottenAfterNs = 60'000'000'000;
+
 struct Making {
   const Context* context = nullptr;
+  int64_t asked_ns = 0;
   Link link;
   std::unique_ptr<transport::Connecting> connecting;
 };
@@ -50,6 +56,7 @@ Result<std::shared_ptr<Making>> begin(const std::shared_ptr<Context>& context, i
   }
   auto making = std::make_shared<Making>();
   making->context = context.get();
+  making->asked_ns = now_ns();
   making->link.context = context;
   making->link.transport = std::move(*opened);
   making->connecting = std::move(*connecting);
@@ -122,10 +129,14 @@ Result<std::unique_ptr<SendComm>> connect(const std::shared_ptr<Context>& contex
   InTheMaking& makings = in_the_making();
   std::shared_ptr<Making> making;
   {
+    const int64_t now = now_ns();
     const std::lock_guard lock(makings.mutex);
     if (const auto at = makings.all.find(key); at != makings.all.end()) {
       making = at->second;
+      making->asked_ns = now;
     }
+    std::erase_if(makings.all,
+                  [&](const auto& one) { return now - one.second->asked_ns > kForgottenAfterNs; });
   }
   const auto forget = [&] {
     const std::lock_guard lock(makings.mutex);

@@ -16,6 +16,8 @@ namespace {
 constexpr size_t kStripeMin = size_t{32} << 10;
 constexpr size_t kStripeUnit = 128;
 
+constexpr uint32_t kRareRounds = 32;
+
 }  // namespace
 
 SocketConnection::SocketConnection(std::vector<Fd> streams, std::string hello,
@@ -144,9 +146,13 @@ Io SocketConnection::progress() {
   if (failed_) {
     return Io::failed;
   }
+  // What costs a system call or a look at the clock and can wait is done now and then; at once
+  // where somebody slept.
+  const bool now_and_then = slept_ || ++rounds_ % kRareRounds == 0;
   bool moved = send_some();
-  moved = (!failed_ && receive_some()) || moved;
-  if (!failed_ && !moved) {
+  const bool awaited = first_pending_ != next_receive_;
+  moved = (!failed_ && (awaited || now_and_then) && receive_some()) || moved;
+  if (!failed_ && !moved && now_and_then) {
     check_closed();
     check_silence();
   }

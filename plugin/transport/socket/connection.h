@@ -83,6 +83,7 @@ class SocketConnection final : public Connection {
   int unsent_ = 0;                             // sends that are not done
   size_t next_stream_ = 0;                     // where the next striped message begins
   size_t turn_ = 0;                            // which stream is served first
+  uint32_t rounds_ = 0;                        // of progress()
   int idle_rounds_ = 0;                        // since something arrived on a stream but the first
   mutable bool slept_ = false;                 // poll_fds() was asked since the last progress
 

@@ -69,6 +69,10 @@ void tune_for_data(int fd, const SocketOptions& options, size_t streams) {
     constexpr std::string_view kReno = "reno";
     (void)::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kReno.data(), kReno.size());
   }
+  // Acknowledgements may wait for data of this side, or for more to acknowledge: sent one for one,
+  // they cost a receiver of small messages more than the reading.
+  constexpr int kNo = 0;
+  (void)::setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &kNo, sizeof kNo);
   if (options.pacing_rate > 0) {
     // open_socket_transport() has seen that the kernel can.
     (void)pace(fd, std::max<uint64_t>(options.pacing_rate / std::max<size_t>(streams, 1), 1));
