@@ -26,7 +26,7 @@ done
 
 # Not inside a build folder: configuring one anew empties it.
 readonly logs=$repo_root/build-logs
-readonly sanitized_suites=(base kernels topology bootstrap transport collective api)
+readonly sanitized_suites=(base kernels topology bootstrap transport collective api nccl)
 fuzz_seconds=15 # of each target
 [[ $long == false ]] || fuzz_seconds=120
 
