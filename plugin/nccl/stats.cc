@@ -8,11 +8,27 @@
 namespace prunex::nccl {
 namespace {
 
-// Comms that are gone must not be forgotten, nor keep their memory.
+struct MaskSums {
+  uint64_t messages = 0, logical = 0, wire = 0, violated = 0;
+};
+using MasksByName = std::map<std::string, MaskSums>;
+
+void add_masks(MasksByName& sums, const ContextStats& stats) {
+  for (const auto& [id, counts] : stats.masks()) {
+    MaskSums& sum = sums[counts->name.empty() ? strf("mask %#" PRIx64, id) : counts->name];
+    sum.messages += counts->messages.get();
+    sum.logical += counts->logical.get();
+    sum.wire += counts->wire.get();
+    sum.violated += counts->violated.get();
+  }
+}
+
+// Comms that are gone must not be forgotten, nor keep their memory: a counter never goes back.
 struct All {
   std::mutex mutex;
   std::vector<std::shared_ptr<ContextStats>> living;
   Totals gone;
+  MasksByName gone_masks;
 };
 
 All& all() {
@@ -62,26 +78,6 @@ std::string label(const std::string& text) {
     out += c == '\n' ? ' ' : c;
   }
   return out;
-}
-
-struct MaskSums {
-  uint64_t messages = 0, logical = 0, wire = 0, violated = 0;
-};
-
-std::map<std::string, MaskSums> masks_by_name() {
-  std::map<std::string, MaskSums> sums;
-  const std::lock_guard lock(all().mutex);
-  for (const auto& stats : all().living) {
-    for (const auto& [id, counts] : stats->masks()) {
-      const std::string name = counts->name.empty() ? strf("mask %" PRIu64, id) : counts->name;
-      MaskSums& sum = sums[name];
-      sum.messages += counts->messages.get();
-      sum.logical += counts->logical.get();
-      sum.wire += counts->wire.get();
-      sum.violated += counts->violated.get();
-    }
-  }
-  return sums;
 }
 
 }  // namespace
@@ -138,6 +134,7 @@ void register_stats(std::shared_ptr<ContextStats> stats) {
     const bool gone = s.use_count() == 1;
     if (gone) {
       all().gone.add(*s);
+      add_masks(all().gone_masks, *s);
     }
     return gone;
   });
@@ -195,7 +192,14 @@ std::string metrics_text() {
   metric(out, "coll_logical_bytes_total", "Bytes of CollNet calls.", t.coll_logical);
   metric(out, "coll_wire_bytes_total", "Bytes that crossed the network for them.", t.coll_wire);
   metric(out, "coll_busy_nanoseconds_total", "Time spent in CollNet calls.", t.coll_ns);
-  const auto masks = masks_by_name();
+  MasksByName masks;
+  {
+    const std::lock_guard lock(all().mutex);
+    masks = all().gone_masks;
+    for (const auto& stats : all().living) {
+      add_masks(masks, *stats);
+    }
+  }
   if (!masks.empty()) {
     out +=
         "# HELP prunex_mask_wire_bytes_total Bytes that crossed the network, by mask.\n"
