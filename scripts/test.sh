@@ -26,8 +26,10 @@ done
 
 # Not inside a build folder: configuring one anew empties it.
 readonly logs=$repo_root/build-logs
-readonly sanitized_suites=(base kernels topology bootstrap transport collective api nccl)
-fuzz_seconds=15 # of each target
+readonly asan_suites=(base kernels topology bootstrap transport collective api nccl tools)
+# What has threads, or ranks that are threads; of the plugin's suites what is marked so.
+readonly tsan_suites=(base topology bootstrap transport collective api threads)
+fuzz_seconds=10 # of each target
 [[ $long == false ]] || fuzz_seconds=120
 
 # ---- stages: details on stdout, the three counts in the file $counts ------------------------------------
@@ -86,18 +88,17 @@ build_suites() {
 }
 
 stage_asan() {
-  local suites=("${sanitized_suites[@]}" tools)
-  build_suites build-asan address "${suites[@]}" || return 1
+  build_suites build-asan address "${asan_suites[@]}" || return 1
   wrapper=(env UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 ASAN_OPTIONS=detect_stack_use_after_return=1)
-  run_suites build-asan --timeout-multiplier 4 "${suites[@]/#/--suite=}"
+  run_suites build-asan --timeout-multiplier 4 "${asan_suites[@]/#/--suite=}"
 }
 
 stage_tsan() {
-  build_suites build-tsan thread "${sanitized_suites[@]}" || return 1
+  build_suites build-tsan thread "${tsan_suites[@]}" || return 1
   wrapper=(env TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1)
   # Kernels that randomise 32 bits of mappings are too much for older ThreadSanitizers.
   if setarch -R true 2>/dev/null; then wrapper=(setarch -R "${wrapper[@]}"); fi
-  run_suites build-tsan --timeout-multiplier 8 "${sanitized_suites[@]/#/--suite=}"
+  run_suites build-tsan --timeout-multiplier 8 "${tsan_suites[@]/#/--suite=}"
 }
 
 # One target for its time; the corpus of the tree is read, what is new goes to the build folder.
