@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of scripts/soft-roce.sh, written from its help text. Usage: roce_test.py CASE.
+
+Exit status 77 (skipped) where packages or the boot image are missing: `scripts/soft-roce.sh --prepare`
+gets them.
+"""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+
+from lab import ROOT, Done, Mark, expect, nothing_left, run_cases, skip, wait_until
+
+SOFT_ROCE = str(ROOT / "scripts" / "soft-roce.sh")
+CACHE = pathlib.Path(os.environ.get("SOFT_ROCE_CACHE", ROOT / "build" / "soft-roce"))
+LIMIT = 400  # seconds: two boots that hang, and a command
+
+
+def soft_roce(*arguments, **popen):
+    run = subprocess.run([SOFT_ROCE, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT, **popen)
+    return Done(run.returncode, run.stdout, run.stderr)
+
+
+def guest(*options, script, **popen):
+    """Runs a bash script in the guest."""
+    done = soft_roce("--offline", *options, "--", "bash", "-c", script, **popen)
+    if done.code == 77:
+        skip((done.err.strip().splitlines() or ["?"])[-1])
+    return done
+
+
+def names(mark):
+    """Of the marked processes."""
+    found = ""
+    for pid in mark.running():
+        try:
+            found += pathlib.Path(f"/proc/{pid}/comm").read_text(encoding="utf-8")
+        except OSError:
+            pass  # it ended
+    return found
+
+
+def runs():
+    return set(CACHE.glob("run.*"))
+
+
+# Two ends of one connection on the two devices, each checking what it received.
+TALK = """
+ibv_rc_pingpong -d rxe0 -g 1 -s 65536 -n 20 -e -c >/tmp/server 2>&1 & server=$!
+for i in {1..100}; do
+  grep -q ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6 && break # it listens on port 18515
+  sleep 0.1
+done
+ibv_rc_pingpong -d rxe1 -g 1 -s 65536 -n 20 -e -c 10.77.0.1 && wait $server || { cat /tmp/server; exit 3; }
+"""
+
+# One boot for all that a command can see.
+LOOK = """
+set -eu
+echo "id=$(id -u) soft=$SOFT_ROCE variable=$VARIABLE cwd=$PWD tmp=${TMPDIR-unset} memlock=$(ulimit -l)"
+echo "devices=$(ibv_devices | awk 'NR > 2 { print $1 }' | xargs)"
+echo "cpus=$(nproc) memory=$(awk '/MemTotal/ { print int($2 / 1024) }' /proc/meminfo)"
+echo "addresses=$(ip -br -4 addr show | awk '$1 ~ /^eth/ { print $3 }' | xargs)"
+echo "input=$(cat | wc -c)"
+(echo x >/etc/soft-roce-test) 2>/dev/null && echo "wrote to /etc"
+(echo x >"$OUTSIDE/more") 2>/dev/null && echo "wrote outside of the folder"
+echo "read=$(cat "$OUTSIDE/file")"
+echo "from the guest" >written
+ls -A /dev/shm /tmp | grep -v ^prunex-roce- | grep . | grep -v : || true
+""" + TALK + """
+printf 'no newline'
+printf 'an error' >&2
+exit 43
+"""
+
+
+def case_guest():
+    before = runs()
+    with Mark() as mark, tempfile.TemporaryDirectory(dir="/var/tmp") as outside, \
+            tempfile.TemporaryDirectory(prefix="prunex-roce-") as folder:
+        pathlib.Path(outside, "file").write_text("of the host", encoding="utf-8")
+        values = {**os.environ, "VARIABLE": "two words\nand a line, $HOME", "OUTSIDE": outside, "TMPDIR": "/nonsense"}
+        done = guest("--memory", "1G", "--cpus", 1, "--timeout", 120, script=LOOK.replace("$VARIABLE", "${VARIABLE@Q}"),
+                     cwd=folder, env=values, stdin=subprocess.DEVNULL)
+        expect(done.code == 43 and done.err == "an error", done)
+        expect(done.out.endswith("no newline"), done)
+        lines = done.out.splitlines()
+        expect(lines[0] == f"id=0 soft=1 variable=$'two words\\nand a line, $HOME' cwd={folder} tmp=unset memlock=unlimited", done)
+        expect(lines[1] == "devices=rxe0 rxe1", done)
+        expect(lines[2].startswith("cpus=1 memory=") and 700 < int(lines[2].rsplit("=", 1)[1]) < 1024, done)
+        expect(lines[3:6] == ["addresses=10.77.0.1/24 10.77.0.2/24", "input=0", "read=of the host"], done)
+        expect("20 iters" in done.out, "the devices talk to each other:", done)
+        expect(pathlib.Path(folder, "written").read_text(encoding="utf-8") == "from the guest\n", folder)
+        expect(os.listdir(outside) == ["file"], os.listdir(outside))
+        nothing_left(mark, set())
+    expect(runs() <= before, "folders left:", runs() - before)
+
+
+def case_hang():
+    """A command that hangs and does not listen to SIGTERM; what it said until then comes back."""
+    before = runs()
+    with Mark() as mark:
+        done = guest("--timeout", 3, "--devices", 1, script="trap '' TERM; ibv_devices; while true; do sleep 1; done")
+        expect(done.code == 124 and "3 s" in done.err, done)
+        expect("rxe0" in done.out and "rxe1" not in done.out, done)
+        nothing_left(mark, set())
+    expect(runs() <= before, "folders left:", runs() - before)
+
+
+def case_killed():
+    """The guest ends with the script, however that ends; the next run clears up after it."""
+    if soft_roce("--offline", "--prepare").code == 77:
+        skip("no boot image: scripts/soft-roce.sh --prepare makes one")
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)):
+        before = runs()
+        with Mark() as mark:
+            run = subprocess.Popen([SOFT_ROCE, "--offline", "--", "sleep", "1000"], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+            try:
+                wait_until(lambda: "qemu" in names(mark), "a guest")
+                run.send_signal(number)
+                expect(run.wait(timeout=60) == code, run.returncode)
+                nothing_left(mark, set())
+            finally:
+                run.terminate()
+        soft_roce("--offline", "--prepare")
+        expect(runs() <= before, "folders left:", runs() - before)
+
+
+def case_missing():
+    with tempfile.TemporaryDirectory() as empty:
+        done = soft_roce("--offline", "--", "true", env={**os.environ, "SOFT_ROCE_CACHE": empty})
+        expect(done.code == 77 and done.out == "" and done.err.startswith("soft-roce: "), done)
+        expect("--prepare" in done.err or "not found" in done.err or "only for" in done.err, done)
+
+
+def case_usage():
+    done = soft_roce("--help")
+    expect(done.code == 0 and done.err == "" and "--timeout S" in done.out, done)
+    for arguments in ((), ("--",), ("true",), ("--nonsense", "--", "true"), ("--timeout",), ("--timeout", "0", "--", "true"),
+                      ("--timeout", "soon", "--", "true"), ("--memory", "lots", "--", "true"), ("--cpus", "0", "--", "true"),
+                      ("--devices", "9", "--", "true"), ("--writable", "/no/such/folder", "--", "true"),
+                      ("--prepare", "--", "true")):
+        done = soft_roce(*arguments)
+        expect(done.code == 2 and done.out == "" and "--help" in done.err, arguments, done)
+        expect(not arguments or arguments[0] == "--" or arguments[0] in done.err, arguments, done)
+
+
+if __name__ == "__main__":
+    run_cases(globals())
