@@ -33,7 +33,7 @@ set -euo pipefail
 . "$repo_root/scripts/soft-roce/image.sh"
 program=soft-roce
 
-readonly packages=(qemu-system-x86 kmod xz-utils iproute2 util-linux ibverbs-providers ibverbs-utils)
+readonly packages=(qemu-system-x86 kmod xz-utils zstd iproute2 util-linux ibverbs-providers ibverbs-utils)
 # Emulation and a busy host: what the guest itself does about the limit may come late.
 readonly grace=30
 
@@ -90,7 +90,7 @@ require_tools() {
   if [[ $may_install == true ]]; then
     (install_packages "${packages[@]}") || cannot "without these packages there is no guest: ${packages[*]}"
   fi
-  for tool in qemu-system-x86_64 modprobe depmod xz ip rdma setpriv flock; do
+  for tool in qemu-system-x86_64 modprobe depmod xz zstd ip rdma setpriv flock; do
     have "$tool" || cannot "$tool not found; needed: the packages ${packages[*]}"
   done
 }

@@ -29,13 +29,19 @@ fetch_package() {
 kernel_package() { apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends: linux-image/ { print $2; exit }'; }
 
 # unpack_kernel VMLINUZ RESULT: the kernel proper, because the guest's own decompression costs seconds
-# under emulation. Where that is of another kind than xz: the whole file.
+# under emulation. Compressed in another way than Debian 12 (xz) and 13 (zstd) do it: the whole file.
 unpack_kernel() {
-  local offset
-  for offset in $(LC_ALL=C grep -aobP '\xFD7zXZ\x00' "$1" | cut -d: -f1); do
-    # What follows the compressed kernel makes xz complain.
-    tail -c +$((offset + 1)) "$1" | xz -dc --single-stream >"$2" 2>/dev/null || true
-    if head -c 4 "$2" | LC_ALL=C grep -aq '^.ELF'; then return 0; fi
+  local offset magic
+  for magic in '\xFD7zXZ\x00' '\x28\xB5\x2F\xFD'; do
+    for offset in $(LC_ALL=C grep -aobP "$magic" "$1" | cut -d: -f1); do
+      # What follows the compressed kernel is not for the tools, and they say so.
+      if [[ $magic == *XZ* ]]; then
+        tail -c +$((offset + 1)) "$1" | xz -dc --single-stream >"$2" 2>/dev/null || true
+      else
+        tail -c +$((offset + 1)) "$1" | zstd -dcq >"$2" 2>/dev/null || true
+      fi
+      if head -c 4 "$2" | LC_ALL=C grep -aq '^.ELF'; then return 0; fi
+    done
   done
   cp "$1" "$2"
 }
