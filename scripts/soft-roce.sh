@@ -18,8 +18,8 @@
 #
 # The guest sees this machine's files at the same paths, read-only but for the one folder; /tmp, /run and
 # /dev/shm are empty and its own. The command runs as root in the current folder, with this environment
-# (without TMPDIR, with SOFT_ROCE=1) and without input or a limit on locked memory. Its output and its exit
-# status come back. Device rxe<i> sits on eth<i>, 10.77.0.(i+1)/24, MTU 9000; all reach each other.
+# (without TMPDIR, with SOFT_ROCE=1) and without input or a limit on locked memory. Its stdout, stderr and exit
+# status come back (which line of stdout came before which of stderr may get lost). Device rxe<i> sits on eth<i>, 10.77.0.(i+1)/24, MTU 9000; all reach each other.
 #
 # Packages that are missing are installed, the kernel (70 to 110 MB) is downloaded once and kept in
 # build/soft-roce, or in the folder SOFT_ROCE_CACHE names.

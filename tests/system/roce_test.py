@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of scripts/soft-roce.sh, written from its help text. Usage: roce_test.py CASE.
+"""Tests of scripts/soft-roce.sh and compare-perftest.sh, written from their help texts. Usage: roce_test.py CASE.
 
 Exit status 77 (skipped) where packages or the boot image are missing: `scripts/soft-roce.sh --prepare`
 gets them.
@@ -9,26 +9,35 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import tempfile
 
 from lab import ROOT, Done, Mark, expect, nothing_left, run_cases, skip, wait_until
+from tools_lab import PRUNEX
 
 SOFT_ROCE = str(ROOT / "scripts" / "soft-roce.sh")
 CACHE = pathlib.Path(os.environ.get("SOFT_ROCE_CACHE", ROOT / "build" / "soft-roce"))
+COMPARE = str(ROOT / "scripts" / "compare-perftest.sh")
 LIMIT = 400  # seconds: two boots that hang, and a command
 
 
-def soft_roce(*arguments, **popen):
-    run = subprocess.run([SOFT_ROCE, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT, **popen)
+def command(*words, **popen):
+    run = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=LIMIT, **popen)
     return Done(run.returncode, run.stdout, run.stderr)
+
+
+def soft_roce(*arguments, **popen):
+    return command(SOFT_ROCE, *arguments, **popen)
+
+
+def last_line(text):
+    return (text.strip().splitlines() or ["?"])[-1]
 
 
 def guest(*options, script, **popen):
     """Runs a bash script in the guest."""
     done = soft_roce("--offline", *options, "--", "bash", "-c", script, **popen)
     if done.code == 77:
-        skip((done.err.strip().splitlines() or ["?"])[-1])
+        skip(last_line(done.err))
     return done
 
 
@@ -137,16 +146,47 @@ def case_missing():
         expect("--prepare" in done.err or "not found" in done.err or "only for" in done.err, done)
 
 
+def row(line):
+    """Columns; medians come with "(smallest-largest)", which are dropped."""
+    return [float(word) for word in line.split() if not word.startswith("(")]
+
+
+def case_compare():
+    """perftest alone would do without prunex; here its figures and those of prunex over TCP, with ratios."""
+    done = command(COMPARE, "--offline", "--runs", 1, "--iterations", 20, "--sizes", "64K", "--latency-sizes", "8", "--qps", 2,
+                   "--prunex", PRUNEX, "--transport", "socket", "--prunex-devices", "eth0,eth1", "--timeout", 300)
+    if done.code == 77:
+        skip(last_line(done.err))
+    expect(done.code == 0 and done.err == "", done)
+    lines = done.out.splitlines()
+    expect(len(lines) == 5 and "rxe0 and rxe1, 2 queue pair" in lines[0], done)
+    expect("ib_write_bw MB/s" in lines[1] and "ib_write_lat us" in lines[3], done)
+    for line, size in ((lines[2], 65536), (lines[4], 8)):
+        bytes_, perftest, ours, ratio = row(line)
+        expect(bytes_ == size and perftest > 0 and ours > 0, done)
+        expect(abs(ratio - ours / perftest) <= 0.002 + 0.1 * (1 / perftest + 1 / ours) * ratio, "of rounded figures:", done)
+
+
+def rejects(program, *words):
+    done = command(program, *words)
+    expect(done.code == 2 and done.out == "" and "--help" in done.err, words, done)
+    expect(not words or words[0] == "--" or words[0] in done.err, words, done)
+
+
 def case_usage():
-    done = soft_roce("--help")
-    expect(done.code == 0 and done.err == "" and "--timeout S" in done.out, done)
-    for arguments in ((), ("--",), ("true",), ("--nonsense", "--", "true"), ("--timeout",), ("--timeout", "0", "--", "true"),
-                      ("--timeout", "soon", "--", "true"), ("--memory", "lots", "--", "true"), ("--cpus", "0", "--", "true"),
-                      ("--devices", "9", "--", "true"), ("--writable", "/no/such/folder", "--", "true"),
-                      ("--prepare", "--", "true")):
-        done = soft_roce(*arguments)
-        expect(done.code == 2 and done.out == "" and "--help" in done.err, arguments, done)
-        expect(not arguments or arguments[0] == "--" or arguments[0] in done.err, arguments, done)
+    for program in (SOFT_ROCE, COMPARE):
+        done = command(program, "--help")
+        expect(done.code == 0 and done.err == "" and "--timeout S" in done.out, done)
+    for words in ((), ("--",), ("true",), ("--nonsense", "--", "true"), ("--timeout",), ("--timeout", "0", "--", "true"),
+                  ("--timeout", "soon", "--", "true"), ("--memory", "lots", "--", "true"), ("--cpus", "0", "--", "true"),
+                  ("--devices", "9", "--", "true"), ("--writable", "/no/such/folder", "--", "true"),
+                  ("--prepare", "--", "true")):
+        rejects(SOFT_ROCE, *words)
+    for words in (("true",), ("--qps", "0"), ("--runs", "many"), ("--runs",), ("--devices", "rxe0"), ("--sizes", "big"),
+                  ("--sizes", "2G"), ("--sizes", ","), ("--iterations", "4"), ("--prunex", "/no/such/program")):
+        rejects(COMPARE, *words)
+    done = command(COMPARE, "--offline", "--devices", "none0,none1")
+    expect(done.code == 77 and "perftest" in done.err or done.code == 1 and "none0" in done.err, done)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,243 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Measures ib_write_bw and ib_write_lat (perftest) between two RDMA devices; with --prunex also
+# `prunex bench p2p`, in turn, and prints the ratios.
+#
+#   scripts/compare-perftest.sh [options]
+#
+#   --devices A,B          devices of this machine; without it: rxe0,rxe1 in a guest of scripts/soft-roce.sh
+#   --sizes LIST           of the messages for bandwidth: 64K,1M,8M
+#   --latency-sizes LIST   of those for latency: 8,4K
+#   --qps N                queue pairs, 1 to 16 (1)
+#   --runs N               of each measurement; the median counts (5)
+#   --iterations N         messages of a run (32 MiB worth of them, at least 5 and at most 1000)
+#   --prunex PROGRAM       the program `prunex` to compare with, its messages over as many streams as --qps says
+#   --transport T          its transport (verbs)
+#   --prunex-devices A,B   its devices, where they are not those of --devices (TCP: eth0,eth1)
+#   --timeout S            of the guest (1800)
+#   --offline              installs and downloads nothing
+#
+# MB is 10^6 bytes. Bandwidth: the average of a run. Latency: half a round trip, the typical one (the median
+# of a run). Behind each median the smallest and largest run. A ratio is that of the two medians, prunex to
+# perftest: of bandwidths, higher is better, of latencies, lower.
+#
+# Exit status: 77 where perftest or the guest cannot be had, 1 when a measurement failed.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+program=compare-perftest
+
+devices='' sizes=64K,1M,8M latency_sizes=8,4K qps=1 runs=5 iterations='' prunex='' transport=verbs
+prunex_devices='' guest_limit=1800 offline=()
+readonly limit=120 # seconds of one run
+
+in_range() {
+  [[ $2 =~ ^[0-9]{1,7}$ ]] && ((10#$2 >= $3 && 10#$2 <= $4)) || usage_error "$1 '$2' is not in $3..$4"
+}
+is_pair() { [[ $2 =~ ^[^,[:space:]]+,[^,[:space:]]+$ ]] || usage_error "$1 '$2' is not two names with a comma between"; }
+# "64K,1M" -> "65536 1048576"
+bytes_of() {
+  local size result=()
+  for size in ${2//,/ }; do
+    [[ ${size^^} =~ ^[1-9][0-9]{0,9}[KMG]?$ ]] || usage_error "$1: '$size' is no size"
+    result+=("$(numfmt --from=iec "${size^^}")")
+    ((result[-1] <= 1 << 30)) || usage_error "$1: '$size' is more than 1G"
+  done
+  ((${#result[@]})) || usage_error "$1 '$2' has no sizes"
+  echo "${result[*]}"
+}
+
+parse_args() {
+  while (($#)); do
+    case $1 in
+      -h | --help) show_help && exit 0 ;;
+      --offline) offline=(--offline) && shift ;;
+      --devices | --sizes | --latency-sizes | --qps | --runs | --iterations | --prunex | --transport | \
+        --prunex-devices | --timeout)
+        (($# >= 2)) || usage_error "$1 needs a value"
+        case $1 in
+          --devices) devices=$2 ;;
+          --sizes) sizes=$2 ;;
+          --latency-sizes) latency_sizes=$2 ;;
+          --qps) qps=$2 ;;
+          --runs) runs=$2 ;;
+          --iterations) iterations=$2 ;;
+          --prunex) prunex=$2 ;;
+          --transport) transport=$2 ;;
+          --prunex-devices) prunex_devices=$2 ;;
+          --timeout) guest_limit=$2 ;;
+        esac
+        shift 2
+        ;;
+      *) usage_error "unknown option '$1'" ;;
+    esac
+  done
+  in_range --qps "$qps" 1 16
+  in_range --runs "$runs" 1 1000
+  in_range --timeout "$guest_limit" 1 604800
+  [[ -z $iterations ]] || in_range --iterations "$iterations" 5 1000000
+  [[ -z $devices ]] || is_pair --devices "$devices"
+  [[ -z $prunex_devices ]] || is_pair --prunex-devices "$prunex_devices"
+  [[ -z $prunex || -x $prunex ]] || usage_error "--prunex '$prunex' is not a program"
+  sizes=$(bytes_of --sizes "$sizes")
+  latency_sizes=$(bytes_of --latency-sizes "$latency_sizes")
+}
+
+# ---- one run of one program: prints its figure ------------------------------------------------------------
+
+iterations_of() {
+  local n=$((32 * 1048576 / $1))
+  ((n >= 5)) || n=5
+  ((n <= 1000)) || n=1000
+  echo "${iterations:-$n}"
+}
+
+# The index of a device's routable RoCE v2 address, as perftest wants it; nothing on InfiniBand.
+gid_option() {
+  local port=/sys/class/infiniband/$1/ports/1 index
+  [[ $(cat "$port/link_layer") == Ethernet ]] || return 0
+  for index in {0..63}; do
+    if [[ $(cat "$port/gid_attrs/types/$index" 2>/dev/null) == "RoCE v2" &&
+      $(cat "$port/gids/$index") == 0000:0000:0000:0000:0000:ffff:* ]]; then
+      echo "-x $index"
+      return 0
+    fi
+  done
+  say "$1 has no RoCE v2 address of an IPv4 kind"
+  return 1
+}
+
+free_port() {
+  local port
+  for ((port = 20000 + RANDOM % 10000; ; port++)); do
+    (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
+  done
+  echo "$port"
+}
+# Without connecting: perftest would take that for its client.
+listening() { grep -qi ":$(printf %04X "$1") [0-9A-F]*:0000 0A" /proc/net/tcp /proc/net/tcp6 2>/dev/null; }
+
+# between COMMAND...: the server on the first device, the client on the second; prints what the client did.
+between() {
+  local port server server_options client_options code=0
+  port=$(free_port)
+  server_options=$(gid_option "${devices%,*}")
+  client_options=$(gid_option "${devices#*,}")
+  # shellcheck disable=SC2086
+  timeout -k 5 "$limit" "$@" -d "${devices%,*}" $server_options -p "$port" >"$work/server" 2>&1 &
+  server=$!
+  until listening "$port"; do
+    kill -0 $server 2>/dev/null || break
+    sleep 0.1
+  done
+  # shellcheck disable=SC2086
+  timeout -k 5 "$limit" "$@" -d "${devices#*,}" $client_options -p "$port" 127.0.0.1 2>"$work/client" || code=$?
+  ((code == 0)) || kill $server 2>/dev/null || true
+  wait $server || code=$?
+  ((code == 0)) && return 0
+  say "$1 failed with status $code:"
+  tail -n 5 "$work/server" "$work/client" >&2
+  return 1
+}
+
+perftest_bandwidth() {
+  between ib_write_bw -F -s "$1" -n "$(iterations_of "$1")" -q "$qps" --report_gbits --output=bandwidth |
+    awk 'NF { print $1 * 125 }'
+}
+perftest_latency() {
+  between ib_write_lat -F -s "$1" -n "$(iterations_of "$1")" | awk -v size="$1" '$1 == size && NF >= 6 { print $5 }'
+}
+
+# prunex_p2p COLUMN SIZE OPTION...: two processes, so that each has a device of its own.
+prunex_p2p() {
+  local column=$1 size=$2 port other code=0 names=${prunex_devices:-$devices} common
+  common=("$prunex" bench p2p --transport "$transport" --size "$size" --iters "$(iterations_of "$size")"
+    --warmup 20 --streams "$qps" "${@:3}")
+  port=$(free_port)
+  local world=(env PRUNEX_WORLD_SIZE=2 "PRUNEX_ROOT=127.0.0.1:$port" timeout -k 5 "$limit")
+  PRUNEX_RANK=1 "${world[@]}" "${common[@]}" --device "${names#*,}" >"$work/server" 2>&1 &
+  other=$!
+  PRUNEX_RANK=0 "${world[@]}" "${common[@]}" --device "${names%,*}" --csv "$work/csv" >"$work/client" 2>&1 || code=$?
+  ((code == 0)) || kill $other 2>/dev/null || true
+  wait $other || code=$?
+  if ((code != 0)); then
+    say "$prunex bench p2p failed with status $code:"
+    tail -n 5 "$work/client" >&2
+    return 1
+  fi
+  awk -F, -v column="$column" '
+    NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i }
+    NR > 1 && $at["part"] == "local" { print $at[column] }' "$work/csv"
+}
+prunex_bandwidth() { prunex_p2p bw_average_MBps "$1"; }
+prunex_latency() { prunex_p2p p50_us "$1" --latency; }
+
+# ---- all of them ----------------------------------------------------------------------------------------
+
+# measure FUNCTION SIZE: perftest prints 0 or inf when its own look at the clock failed; once more then.
+measure() {
+  local figure
+  for _ in 1 2 3; do
+    figure=$("$1" "$2") || return 1
+    if [[ $figure =~ ^[0-9.]+(e[-+]?[0-9]+)?$ ]] && awk -v f="$figure" 'BEGIN { exit !(f > 0) }'; then
+      echo "$figure"
+      return 0
+    fi
+  done
+  say "$1 of $2 bytes gave '$figure'"
+  return 1
+}
+
+median() { sort -g "$1" | awk '{ v[NR] = $1 } END { print (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'; }
+spread() { sort -g "$1" | awk -v m="$(median "$1")" '{ v[NR] = $1 } END { printf "%.1f (%.1f-%.1f)", m, v[1], v[NR] }'; }
+
+# compare WHAT UNIT NAME SIZE...
+compare() {
+  local what=$1 size run contestant contestants=(perftest)
+  [[ -z $prunex ]] || contestants+=(prunex)
+  printf '%12s  %-28s' bytes "$3 $2"
+  [[ -z $prunex ]] || printf '  %-28s  %s' "prunex $transport $2" ratio
+  echo
+  for size in "${@:4}"; do
+    rm -f "$work"/figures.*
+    for ((run = 0; run < runs; run++)); do
+      for contestant in "${contestants[@]}"; do
+        measure "${contestant}_$what" "$size" >>"$work/figures.$contestant" || exit 1
+      done
+    done
+    printf '%12s  %-28s' "$size" "$(spread "$work/figures.perftest")"
+    if [[ -n $prunex ]]; then
+      printf '  %-28s  %s' "$(spread "$work/figures.prunex")" "$(awk -v a="$(median "$work/figures.prunex")" \
+        -v b="$(median "$work/figures.perftest")" 'BEGIN { printf "%.3f", a / b }')"
+    fi
+    echo
+  done
+}
+
+main() {
+  local device
+  parse_args "$@"
+  ((${#offline[@]})) || (install_packages perftest) || exit 77
+  if ! have ib_write_bw || ! have ib_write_lat; then
+    say "ib_write_bw and ib_write_lat not found: install the package perftest"
+    exit 77
+  fi
+  if [[ -z $devices ]]; then
+    exec "$repo_root/scripts/soft-roce.sh" "${offline[@]}" --timeout "$guest_limit" -- "$repo_root/scripts/compare-perftest.sh" "$@" \
+      --devices rxe0,rxe1
+  fi
+  for device in ${devices/,/ }; do
+    [[ -d /sys/class/infiniband/$device ]] ||
+      die "no RDMA device '$device'; there are: $(find /sys/class/infiniband -mindepth 1 -printf '%f ' 2>/dev/null)"
+  done
+  work=$(mktemp -d "${TMPDIR:-/tmp}/prunex-compare.XXXXXX")
+  trap 'rm -rf "$work"' EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  echo "# ${devices%,*} and ${devices#*,}, $qps queue pair(s), median of $runs (smallest-largest)"
+  # shellcheck disable=SC2086
+  compare bandwidth MB/s ib_write_bw $sizes
+  # shellcheck disable=SC2086
+  compare latency us ib_write_lat $latency_sizes
+}
+main "$@"
