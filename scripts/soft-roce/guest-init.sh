@@ -22,7 +22,8 @@ give_up() {
 mkdir -p /dev/shm /dev/pts
 mount -t tmpfs -o mode=1777 shm /dev/shm
 mount -t devpts pts /dev/pts
-[ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
+ln -s /proc/self/fd /dev/fd
+for i in 0:in 1:out 2:err; do ln -s "/proc/self/fd/${i%:*}" "/dev/std${i#*:}"; done
 if [ "$writable" != / ]; then
   mkdir -p "$writable"
   mount -t 9p -o cache=mmap,trans=virtio,version=9p2000.L,msize=512000 work "$writable" ||
@@ -64,9 +65,22 @@ for i in $rails; do
   done
 done
 
-# The standard files are opened before the command's start is told, so that they are there then.
-exec >>$run/out 2>>$run/err </dev/null
+# Pipes, as commands expect them: a file would be emptied by `echo >/dev/stderr`.
+mkfifo -m 666 /run/stdout /run/stderr
+(cat /run/stdout >>$run/out && true >/run/stdout.end) &
+(cat /run/stderr >>$run/err && true >/run/stderr.end) &
 cat /proc/uptime >$run/up
-/bin/bash -c 'ulimit -l unlimited; ulimit -c 0; . /run/soft-roce/environment; . /run/soft-roce/command'
-echo $? >$run/status
+# In a subshell: else the shell's own "Killed" would go to the command's stderr.
+(
+  exec /bin/bash -c 'ulimit -l unlimited; ulimit -c 0; . /run/soft-roce/environment; . /run/soft-roce/command' \
+    </dev/null >/run/stdout 2>/run/stderr
+)
+echo $? >/run/status
+# What the command left running may hold the pipes open.
+tries=40
+until [ -e /run/stdout.end ] && [ -e /run/stderr.end ] || [ $tries = 0 ]; do
+  tries=$((tries - 1))
+  usleep 50000
+done
+cp /run/status $run/status
 power_off

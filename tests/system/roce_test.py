@@ -81,8 +81,10 @@ echo "from the guest" >written
 ls -A /dev/shm /tmp | grep -v ^prunex-roce- | grep . | grep -v : || true
 """ + TALK + """
 printf 'no newline'
-printf 'an error' >&2
-exit 43
+printf 'an ' >&2
+printf 'error' >/dev/stderr
+sleep 1000 & # holds the pipes open
+kill -KILL $$
 """
 
 
@@ -94,7 +96,7 @@ def case_guest():
         values = {**os.environ, "VARIABLE": "two words\nand a line, $HOME", "OUTSIDE": outside, "TMPDIR": "/nonsense"}
         done = guest("--memory", "1G", "--cpus", 1, "--timeout", 120, script=LOOK.replace("$VARIABLE", "${VARIABLE@Q}"),
                      cwd=folder, env=values, stdin=subprocess.DEVNULL)
-        expect(done.code == 43 and done.err == "an error", done)
+        expect(done.code == 128 + signal.SIGKILL and done.err == "an error", done)
         expect(done.out.endswith("no newline"), done)
         lines = done.out.splitlines()
         expect(lines[0] == f"id=0 soft=1 variable=$'two words\\nand a line, $HOME' cwd={folder} tmp=unset memlock=unlimited", done)
