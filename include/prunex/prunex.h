@@ -242,7 +242,10 @@ typedef struct {
   char transport[16];
 } prunex_comm_info_t;
 
-/* Collective. A rank that does not come is named by every other at the deadline. */
+/* Collective. A rank that does not come is named by every other at the deadline. A communicator
+ * belongs to the process that made it: in a forked child its calls are INVALID_ARGUMENT and destroy
+ * only forgets it. A rank that dies while a forked child of it lives on (a data loader's worker
+ * holds its sockets open) is noticed when that child ends, or at the deadline. */
 PRUNEX_API prunex_result_t prunex_comm_create(const prunex_comm_config_t* config,
                                               prunex_comm_t* out);
 /* Waits for this rank's calls in flight. Not collective: peers notice only if they call again. */
@@ -345,7 +348,7 @@ typedef struct {
   prunex_net_kind_t sent_raw, sent_zero_block, sent_masked;
   prunex_net_kind_t received_raw, received_zero_block, received_masked;
   uint64_t pack_ns, unpack_ns; /* time of scanning, packing and testing; of expanding */
-  uint64_t stale;    /* messages that touched a registered buffer but did not lie inside of it */
+  uint64_t stale;    /* messages of 4 KiB and more that touched a registered buffer but were not inside */
   uint64_t violated; /* messages with a non-zero byte where their mask has none: sent raw */
 } prunex_net_stats_t;
 

@@ -83,7 +83,7 @@ void look_up(CommEntry& entry, CallSpec& spec) {
 
 Result<> start(prunex_comm_t comm, CallSpec spec, prunex_layout_t layout, void* stream,
                prunex_request_t* request) {
-  auto entry = comms().find(comm);
+  auto entry = find_own_comm(comm);
   if (!entry) {
     return tl::unexpected(entry.error());
   }
@@ -212,7 +212,7 @@ prunex_result_t prunex_agree_mask(prunex_comm_t comm, const float* scores, size_
         return good;
       }
     }
-    auto entry = comms().find(comm);
+    auto entry = find_own_comm(comm);
     if (!entry) {
       return tl::unexpected(entry.error());
     }

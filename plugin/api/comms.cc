@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "kernels/pack.h"
 #include "plugin/api/error.h"
@@ -13,6 +14,14 @@ namespace prunex::api {
 Handles<std::shared_ptr<CommEntry>>& comms() {
   static auto* const table = new Handles<std::shared_ptr<CommEntry>>("communicator");
   return *table;
+}
+
+Result<std::shared_ptr<CommEntry>> find_own_comm(uint64_t id) {
+  auto entry = comms().find(id);
+  if (entry && (*entry)->made_at != forks()) {
+    return tl::unexpected(made_before_fork("communicator"));
+  }
+  return entry;
 }
 
 Handles<RequestEntry>& requests() {
@@ -151,6 +160,12 @@ prunex_result_t prunex_comm_destroy(prunex_comm_t comm) {
     auto entry = comms().take(comm);
     if (!entry) {
       return tl::unexpected(entry.error());
+    }
+    if ((*entry)->made_at != prunex::forks()) {
+      // Its goodbyes would be the parent's, and its thread is not here: left to the process's end.
+      [[maybe_unused]] static auto* const kept = new std::vector<std::shared_ptr<CommEntry>>;
+      kept->push_back(std::move(*entry));
+      return {};
     }
     (*entry)->comm->wait_idle();
     return {};

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "plugin/base/process.h"
 #include "plugin/base/result.h"
 #include "plugin/collective/comm.h"
 
@@ -14,6 +15,7 @@ namespace prunex::api {
 
 struct CommEntry {
   std::unique_ptr<collective::Comm> comm;
+  uint32_t made_at = forks();
   std::atomic<uint64_t> hits{0}, misses{0}, stale{0};
   std::atomic<bool> warned_miss{false};
 };
@@ -60,6 +62,8 @@ class Handles {
 };
 
 [[nodiscard]] Handles<std::shared_ptr<CommEntry>>& comms();
+// For whoever wants to move data: not in a forked child.
+[[nodiscard]] Result<std::shared_ptr<CommEntry>> find_own_comm(uint64_t id);
 [[nodiscard]] Handles<RequestEntry>& requests();
 
 }  // namespace prunex::api

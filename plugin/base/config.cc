@@ -130,7 +130,7 @@ const char* parse_rails(std::string_view text, Config& out) {
   return parse_int(text, 0, 64, &out.rails) ? kOk : kNotInRange;
 }
 const char* parse_streams(std::string_view text, Config& out) {
-  return parse_int(text, 0, 16, &out.streams) ? kOk : kNotInRange;
+  return parse_int(text, 0, 64, &out.streams) ? kOk : kNotInRange;
 }
 
 const char* parse_chunk(std::string_view text, Config& out) {
@@ -159,7 +159,7 @@ const char* parse_nccl_streams(std::string_view text, Config& out) {
   if (!parse_int(text, -2, 64, &value)) {
     return kNotInRange;
   }
-  out.streams = value < 0 ? 0 : value > 16 ? 16 : value;
+  out.streams = value < 0 ? 0 : value;
   return kOk;
 }
 
@@ -258,7 +258,7 @@ constexpr ParsedRow kTable[] = {
     {{"PRUNEX_RAILS", "at most this many leaders per node; 0: one per NIC", "0 to 64", "0",
       nullptr},
      parse_rails},
-    {{"PRUNEX_STREAMS", "TCP streams per connection; 0: by the table", "0 to 16", "0",
+    {{"PRUNEX_STREAMS", "TCP streams per connection; 0: by the table", "0 to 64", "0",
       "NCCL_NSOCKS_PERTHREAD"},
      parse_streams,
      parse_nccl_streams},
@@ -275,7 +275,7 @@ constexpr ParsedRow kTable[] = {
       "auto|compact|passthrough", "auto", nullptr},
      parse_net_mode},
     {{"PRUNEX_METRICS_FILE",
-      "NCCL plugin: Prometheus text, rewritten when a communicator closes; "
+      "NCCL plugin: Prometheus text, rewritten every ten seconds and at the end; "
       "%p: process id",
       "path", "", nullptr},
      parse_metrics_file},
@@ -284,7 +284,8 @@ constexpr ParsedRow kTable[] = {
      parse_tuner},
     {{"PRUNEX_PACING_RATE",
       "rate limit of what a leader sends to other nodes, as if its link were that slow: its "
-      "connections share it; unset: as fast as the network goes",
+      "connections share it (in the NCCL plugin it is each connection's); unset: as fast as the "
+      "network goes",
       "8kbit to 1000gbit, such as 200mbit or 2.5gbit", "", nullptr},
      parse_pacing},
 };

@@ -77,7 +77,8 @@ Result<Listening> listen_tcp(const SocketAddress& at, PortRange range, int backl
         Code::system,
         strf("PRUNEX_PORT_RANGE=%u-%u has %s, and none is free on %s. While a communicator "
              "starts, a leader needs one port for each rail it leads, and rank 0 one more "
-             "where ranks meet through a store; processes of one machine need ports of "
+             "where ranks meet through a store; under NCCL a rank needs one for every "
+             "connection that it is about to accept. Processes of one machine need ports of "
              "their own: widen the range",
              unsigned{range.lo}, unsigned{range.hi},
              counted(static_cast<uint64_t>(range.count()), "port").c_str(), host_text(at).c_str()),

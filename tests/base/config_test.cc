@@ -269,7 +269,7 @@ TEST(Config, rank_must_be_below_size) {
 
 TEST(Reports, A20_typo_or_junk_is_seen) {
   EXPECT_THAT(fault({{"PRUNEX_STREAMS", "abc"}}),
-              AllOf(HasSubstr("PRUNEX_STREAMS=abc"), HasSubstr("0 to 16")));
+              AllOf(HasSubstr("PRUNEX_STREAMS=abc"), HasSubstr("0 to 64")));
   auto loaded = load({{"PRUNEX_STREAMZ", "2"}});
   ASSERT_TRUE(loaded);
   ASSERT_THAT(loaded->warnings, SizeIs(1));

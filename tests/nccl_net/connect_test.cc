@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Handles, hellos and arguments that are wrong; comms on several threads.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <chrono>
 #include <random>
 #include <thread>
 
@@ -175,6 +179,49 @@ TEST(Messages, a_peer_that_closes_is_an_error_on_the_other_side) {
   int bytes = 0;
   EXPECT_EQ(NetPair::finish(r, &bytes), kRemoteError);
   EXPECT_TRUE(heard.has("closed the connection")) << Heard::text();
+}
+
+// A forked child (a data loader's worker) has its parent's sockets. It is told, and whatever it
+// does the parent's connections go on.
+TEST(Fork, a_child_cannot_use_its_parents_connections_nor_end_them) {
+  NetPair pair;
+  pair.exchange(std::vector<std::byte>(5000, std::byte{5}));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const Heard heard;
+    std::byte data[64] = {}, into[64];
+    void *in = into, *mr = nullptr, *s = nullptr, *r = nullptr;
+    const size_t room = sizeof into;
+    const bool refused =
+        net_calls().isend(pair.send, data, sizeof data, 0, nullptr, &s) == kInvalidArgument &&
+        net_calls().irecv(pair.recv, 1, &in, &room, nullptr, &mr, &r) == kInvalidArgument;
+    const bool closed = net_calls().close_send(pair.send) == kSuccess &&
+                        net_calls().close_recv(pair.recv) == kSuccess;
+    ::_exit(refused && closed && heard.has("forked") ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  pair.exchange(std::vector<std::byte>(100'000, std::byte{6}));
+}
+
+TEST(Connecting, nobody_listens_any_more) {
+  NetPair pair;
+  const Heard heard;
+  void* listening = nullptr;
+  alignas(8) unsigned char handle[kHandleBytes] = {};
+  ASSERT_EQ(net_calls().listen(pair.ctx, 0, handle, &listening), kSuccess);
+  ASSERT_EQ(net_calls().close_listen(listening), kSuccess);
+  void* comm = nullptr;
+  int status = kSuccess;
+  const Deadline deadline = Deadline::after(kPatience);
+  while (status == kSuccess && comm == nullptr && !deadline.passed()) {
+    status = net_calls().connect(pair.ctx, 0, handle, &comm);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(status, kRemoteError) << "far before PRUNEX_TIMEOUT";
+  EXPECT_TRUE(heard.has("still trying")) << Heard::text();
+  EXPECT_TRUE(heard.has("refused")) << Heard::text();
 }
 
 // Four communicators with a progress thread each for sending and receiving, and a service thread

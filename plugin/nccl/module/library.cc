@@ -42,7 +42,7 @@ void tell_misfit(const InternalTable* table) {
                   table->bytes);
   }
   PRUNEX_SAY(kLogWarn,
-             "NET/PRUNEX: %s does not fit %s: the plugin was built for table version %u of %zu "
+             "NET/PRUNEX : %s does not fit %s: the plugin was built for table version %u of %zu "
              "bytes, the library %s; install both files from one build",
              own_file(), library_file(), kTableVersion, sizeof(InternalTable), theirs);
 }
@@ -81,7 +81,7 @@ void say(abi::LogLevel level, const char* file, int line, const char* format, ..
 
 void say_what_is_used(const char* kind, int version) {
   if (const InternalTable* const table = library()) {
-    PRUNEX_SAY(kLogInfo, "NET/PRUNEX: %s_v%d of %s, libprunex %s of %s", kind, version, own_file(),
+    PRUNEX_SAY(kLogInfo, "NET/PRUNEX : %s_v%d of %s, libprunex %s of %s", kind, version, own_file(),
                table->release, table->file);
   }
 }

@@ -20,7 +20,7 @@ Logger logger();
 void say(abi::LogLevel level, const char* file, int line, const char* format, ...)
     __attribute__((format(printf, 4, 5)));
 
-// "NET/PRUNEX: ncclNet_v11 of FILE, libprunex VERSION of FILE".
+// "NET/PRUNEX : ncclNet_v11 of FILE, libprunex VERSION of FILE".
 void say_what_is_used(const char* kind, int version);
 
 // Calls `f` with the library's table. What is behind the table does not throw, and the module

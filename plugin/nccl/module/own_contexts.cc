@@ -44,7 +44,7 @@ Status OwnContexts::get(const InternalTable& table, int traffic_class, void** ct
 Status OwnContexts::open_one(const InternalTable& table, int traffic_class, void** ctx) {
   if (count_ == kMost) {
     PRUNEX_SAY(kLogWarn,
-               "NET/PRUNEX: traffic class %d is one more than the %zu different ones that a "
+               "NET/PRUNEX : traffic class %d is one more than the %zu different ones that a "
                "process may use",
                traffic_class, kMost);
     return kInvalidUsage;

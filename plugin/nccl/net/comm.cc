@@ -24,6 +24,10 @@ NetComm::~NetComm() {
   }
 }
 
+int NetComm::usable() {
+  return from_before_fork() ? broken(made_before_fork("connection")) : status_;
+}
+
 int NetComm::broken(const Error& why) {
   if (status_ == kSuccess) {
     stats().failures.add(1);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "plugin/base/clock.h"
+#include "plugin/base/process.h"
 #include "plugin/nccl/net/host.h"
 #include "plugin/nccl/net/memory.h"
 #include "plugin/nccl/net/message.h"
@@ -59,6 +60,7 @@ class NetComm : public Object {
   virtual int test(Request& request, int* done, int* bytes) = 0;
 
   [[nodiscard]] const Context& context() const { return *link_.context; }
+  [[nodiscard]] bool from_before_fork() const { return made_at_ != forks(); }
 
  protected:
   [[nodiscard]] transport::Connection& connection() { return *link_.connection; }
@@ -67,10 +69,13 @@ class NetComm : public Object {
   int broken(const Error& why);
   int broken_connection() { return broken(connection().error()); }
 
-  int status_ = kSuccess;
+  // kSuccess, or why nothing can be done with this comm any more.
+  int usable();
 
  private:
   Link link_;
+  int status_ = kSuccess;
+  uint32_t made_at_ = forks();
 };
 
 class SendComm final : public NetComm {
@@ -99,6 +104,7 @@ class SendComm final : public NetComm {
   bool prepare(Send& send, size_t* budget);  // false: not ready to be posted
   void decide(Send& send);
   bool encode(Send& send, size_t* budget);
+  bool violated(Send& send, size_t* budget);
   int reap();
 
   std::array<Send, kMaxRequests> sends_;

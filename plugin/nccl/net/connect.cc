@@ -18,6 +18,10 @@ namespace {
 // finalize cannot say so.)
 constexpr int64_t kForgottenAfterNs = 60'000'000'000;
 
+// A peer listens before its handle is anywhere: whoever refuses is no longer there, or starting
+// anew.
+constexpr double kRefusedS = 20;
+
 struct Making {
   const Context* context = nullptr;
   int64_t asked_ns = 0;
@@ -75,6 +79,8 @@ Result<std::shared_ptr<transport::Transport>> open_device(const Context& context
   options.address = settings.devices[static_cast<size_t>(device)].address;
   options.streams = settings.config.streams;
   options.stall_s = settings.config.timeout_s;
+  options.refused_s = kRefusedS;
+  options.pacing_rate = settings.config.pacing_bit_s / 8;
   auto ports = parse_port_range(settings.config.port_range);
   if (!ports) {
     return tl::unexpected(ports.error());

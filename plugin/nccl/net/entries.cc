@@ -249,6 +249,10 @@ int test(void* request, int* done, int* bytes) {
   });
 }
 
+// What a forked child closes is its parent's: shutting it down would end the parent's connection.
+bool left_to_parent(const NetComm& comm) { return comm.from_before_fork(); }
+bool left_to_parent(const ListenComm&) { return false; }
+
 template <class T>
 int close(const char* call, void* comm) {
   return guard(call, [&]() -> int {
@@ -257,7 +261,9 @@ int close(const char* call, void* comm) {
       return invalid(call, "not such a comm, or closed before");
     }
     (void)living().take(comm);
-    delete object;
+    if (!left_to_parent(*object)) {
+      delete object;
+    }
     return kSuccess;
   });
 }

@@ -15,8 +15,8 @@ RecvComm::RecvComm(Link link) : NetComm(kTag, std::move(link)) {
 
 int RecvComm::irecv(void* data, size_t bytes, bool polled, void** request) {
   *request = nullptr;
-  if (status_ != kSuccess) {
-    return status_;
+  if (const int status = usable(); status != kSuccess) {
+    return status;
   }
   const auto free =
       std::find_if(recvs_.begin(), recvs_.end(), [](const Recv& r) { return !r.used; });
@@ -55,8 +55,8 @@ void* RecvComm::Recv::room(size_t bytes_wanted) {
 int RecvComm::test(Request& request, int* done, int* bytes) {
   Recv& r = static_cast<Recv&>(request);
   *done = 0;
-  if (r.stage != Stage::done && pump() != kSuccess) {
-    return status_;
+  if (const int status = r.stage == Stage::done ? kSuccess : pump(); status != kSuccess) {
+    return status;
   }
   if (r.stage == Stage::done) {
     *done = 1;
@@ -69,8 +69,8 @@ int RecvComm::test(Request& request, int* done, int* bytes) {
 }
 
 int RecvComm::pump() {
-  if (status_ != kSuccess) {
-    return status_;
+  if (const int status = usable(); status != kSuccess) {
+    return status;
   }
   if (const int status = arrive(); status != kSuccess) {
     return status;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "plugin/api/registry.h"
+#include "plugin/base/log.h"
 #include "plugin/nccl/net/comm.h"
 #include "plugin/nccl/status.h"
 
@@ -21,15 +22,15 @@ SendComm::SendComm(Link link) : NetComm(kTag, std::move(link)) {
 
 SendComm::~SendComm() {
   const Deadline deadline = Deadline::after(kDrainS);
-  while (status_ == kSuccess && !(waiting_.empty() && posted_.empty()) && !deadline.passed()) {
+  while (usable() == kSuccess && !(waiting_.empty() && posted_.empty()) && !deadline.passed()) {
     (void)pump();
   }
 }
 
 int SendComm::isend(const void* data, size_t bytes, const Memory* memory, void** request) {
   *request = nullptr;
-  if (status_ != kSuccess) {
-    return status_;
+  if (const int status = usable(); status != kSuccess) {
+    return status;
   }
   const auto free =
       std::find_if(sends_.begin(), sends_.end(), [](const Send& s) { return !s.used; });
@@ -51,8 +52,8 @@ int SendComm::isend(const void* data, size_t bytes, const Memory* memory, void**
 int SendComm::test(Request& request, int* done, int* bytes) {
   Send& s = static_cast<Send&>(request);
   *done = 0;
-  if (s.stage != Stage::done && pump() != kSuccess) {
-    return status_;
+  if (const int status = s.stage == Stage::done ? kSuccess : pump(); status != kSuccess) {
+    return status;
   }
   if (s.stage == Stage::done) {
     *done = 1;
@@ -66,8 +67,8 @@ int SendComm::test(Request& request, int* done, int* bytes) {
 
 // Prepares and posts in order, hands bytes to the kernel, and frees what is gone.
 int SendComm::pump() {
-  if (status_ != kSuccess) {
-    return status_;
+  if (const int status = usable(); status != kSuccess) {
+    return status;
   }
   size_t budget = kCallBudget;
   while (!waiting_.empty()) {
@@ -180,6 +181,30 @@ void SendComm::decide(Send& s) {
   s.stage = Stage::encoding;
 }
 
+// There is something where the mask promised zeros: the message travels as if there were no mask.
+bool SendComm::violated(Send& s, size_t* budget) {
+  if (mask_counts_->violated.get() == 0) {
+    PRUNEX_LOG(
+        warn,
+        "%s: a message holds non-zero bytes in places that its mask drops: it travels without "
+        "the mask, as do all such; is the mask still the trainer's?",
+        mask_counts_->name.empty() ? "a registered tensor" : mask_counts_->name.c_str());
+  }
+  stats().violated.add(1);
+  mask_counts_->violated.add(1);
+  mask_violations_->fetch_add(1, std::memory_order_relaxed);
+  if (codec::worth_scanning(s.data, s.bytes)) {
+    s.kind = WireKind::zero_block;
+    encoder_.begin({s.data, s.bytes}, s.side.span(), std::nullopt);
+    return encode(s, budget);
+  }
+  s.kind = WireKind::raw;
+  buffers_.give(std::move(s.side));
+  --encoded_in_flight_;
+  s.stage = Stage::ready;
+  return true;
+}
+
 bool SendComm::encode(Send& s, size_t* budget) {
   const int64_t begin = now_ns();
   codec::Encoding result = codec::Encoding::more;
@@ -188,6 +213,9 @@ bool SendComm::encode(Send& s, size_t* budget) {
   stats().sent.codec_ns.add(static_cast<uint64_t>(now_ns() - begin));
   if (result == codec::Encoding::more) {
     return false;
+  }
+  if (result == codec::Encoding::violated) {
+    return violated(s, budget);
   }
   const bool masked = s.kind == WireKind::masked;
   if (result == codec::Encoding::done) {
@@ -199,13 +227,7 @@ bool SendComm::encode(Send& s, size_t* budget) {
       mask_counts_->wire.add(s.side_bytes);
     }
   } else {
-    if (result == codec::Encoding::violated) {
-      stats().violated.add(1);
-      mask_counts_->violated.add(1);
-      mask_violations_->fetch_add(1, std::memory_order_relaxed);
-    } else if (!masked) {
-      backoff_.did_not_pay();
-    }
+    masked ? (void)0 : backoff_.did_not_pay();
     s.kind = WireKind::raw;
     buffers_.give(std::move(s.side));
     --encoded_in_flight_;

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "plugin/base/log.h"
 #include "plugin/base/sockets.h"
 #include "plugin/transport/socket/connection.h"
 #include "plugin/transport/socket/tuning.h"
@@ -18,6 +19,8 @@ namespace {
 constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kFirstPauseNs = 1 * kMs;
 constexpr int64_t kLongestPauseNs = 200 * kMs;
+constexpr double kPatienceS = 10;
+
 // The kernel repeats a lost SYN after 1, 3, 7 s…; a fresh attempt finds a full backlog emptied
 // sooner.
 constexpr int64_t kAttemptNs = 2'000 * kMs;
@@ -64,7 +67,8 @@ SocketConnecting::SocketConnecting(const SocketOptions& options, const Handle& h
       hello_(hello),
       timeout_s_(timeout_s),
       deadline_(Deadline::after(timeout_s)),
-      timer_(std::move(timer)) {
+      timer_(std::move(timer)),
+      patience_(Deadline::after(kPatienceS)) {
   const SocketAddress& own = options_.address;
   if (own && own.is_loopback() == handle_.address.is_loopback()) {
     source_ = own;
@@ -199,7 +203,19 @@ Result<std::unique_ptr<Connection>> SocketConnecting::give_back(Error error) {
   if (error.code == Code::mismatch || !is_passing(error.sys_errno)) {
     return tl::unexpected<Error>(std::move(error));
   }
+  const bool refused = error.sys_errno == ECONNREFUSED;
   last_failure_ = std::move(error.text);
+  const int64_t now = now_ns();
+  refused_since_ns_ = !refused ? 0 : refused_since_ns_ == 0 ? now : refused_since_ns_;
+  if (refused && options_.refused_s > 0 &&
+      static_cast<double>(now - refused_since_ns_) > options_.refused_s * 1e9) {
+    return too_late();
+  }
+  if (patience_.passed()) {
+    patience_ = Deadline::after(timeout_s_);  // once is enough
+    PRUNEX_LOG(warn, "still trying to connect to %s, after %d attempts: %s",
+               to_text(handle_.address).c_str(), attempts_, last_failure_.c_str());
+  }
   const int64_t pause = kFirstPauseNs << std::min(attempts_ - 1, 20);
   next_ns_ = now_ns() + std::min(pause, kLongestPauseNs);
   timer_.set(std::min(next_ns_, deadline_.at_ns()));
@@ -216,11 +232,12 @@ Result<std::unique_ptr<Connection>> SocketConnecting::too_late() const {
   } else if (why.empty()) {
     why = "no answer to the connection request; does a firewall drop it?";
   }
-  return fail(Code::timeout,
-              strf("cannot connect to %s within %g s, after %d attempt%s: %s",
-                   to_text(handle_.address).c_str(), timeout_s_, attempts_,
-                   attempts_ == 1 ? "" : "s", why.c_str()),
-              ETIMEDOUT);
+  return fail(
+      Code::timeout,
+      strf("cannot connect to %s within %g s, after %d attempt%s: %s",
+           to_text(handle_.address).c_str(), deadline_.passed() ? timeout_s_ : options_.refused_s,
+           attempts_, attempts_ == 1 ? "" : "s", why.c_str()),
+      ETIMEDOUT);
 }
 
 std::unique_ptr<Connection> SocketConnecting::finish() {

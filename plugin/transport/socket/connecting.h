@@ -54,8 +54,10 @@ class SocketConnecting final : public Connecting {
   std::vector<Leg> legs_;  // empty: between two attempts
   uint64_t connection_ = 0;
   int attempts_ = 0;
-  int64_t next_ns_ = 0;   // when to begin the next attempt, or to give this one up
-  bool reached_ = false;  // the last attempt found a listener
+  int64_t refused_since_ns_ = 0;  // 0: the last attempt was not refused
+  Deadline patience_;             // until somebody is told
+  int64_t next_ns_ = 0;           // when to begin the next attempt, or to give this one up
+  bool reached_ = false;          // the last attempt found a listener
   std::string last_failure_;
 };
 

@@ -180,8 +180,8 @@ bool SocketConnection::send_some() {
     if (sent.error != 0) {
       drain();  // what the peer sent before it went still counts
       break_with(Code::peer_lost,
-                 strf("sending to %s failed: %s; that process has ended or closed the connection",
-                      peer_.c_str(), errno_text(sent.error).c_str()),
+                 strf("sending to %s failed: %s; %s", peer_.c_str(), errno_text(sent.error).c_str(),
+                      cause_of(sent.error)),
                  sent.error);
       return true;
     }

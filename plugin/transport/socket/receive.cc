@@ -5,6 +5,7 @@
 #include "plugin/base/copy.h"
 #include "plugin/base/sockets.h"
 #include "plugin/transport/socket/connection.h"
+#include "plugin/transport/socket/tuning.h"
 
 namespace prunex::transport {
 namespace {
@@ -190,8 +191,8 @@ void SocketConnection::advance() {
 void SocketConnection::end_of(Stream& stream, int error) {
   if (error != 0) {
     break_with(Code::peer_lost,
-               strf("receiving from %s failed: %s; that process has ended or closed the connection",
-                    peer_.c_str(), errno_text(error).c_str()),
+               strf("receiving from %s failed: %s; %s", peer_.c_str(), errno_text(error).c_str(),
+                    cause_of(error)),
                error);
     return;
   }

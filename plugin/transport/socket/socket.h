@@ -21,8 +21,10 @@ struct SocketOptions {
   uint64_t pacing_rate = 0;     // bytes/s that a connection sends at most; 0: no limit
   double stray_timeout_s = 10;  // a caller that has not introduced itself by then is dropped
   double silence_s =
-      kVanishedAfterS;  // no acknowledgement for so long while data are out: peer lost
-  double stall_s = 0;   // a message that began to arrive goes on within so long; 0: whenever
+      kVanishedAfterS;   // no acknowledgement for so long while data are out: peer lost
+  double refused_s = 0;  // connecting: a host that refuses for so long has no listener; 0: as
+                         // long as the timeout
+  double stall_s = 0;    // a message that began to arrive goes on within so long; 0: whenever
   uint32_t first_sequence = 0;  // tests start near the wrap; said by the connecting end
 };
 

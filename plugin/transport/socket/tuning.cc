@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <string_view>
 #include <vector>
 
@@ -76,6 +77,18 @@ void tune_for_data(int fd, const SocketOptions& options, size_t streams) {
   if (options.pacing_rate > 0) {
     // open_socket_transport() has seen that the kernel can.
     (void)pace(fd, std::max<uint64_t>(options.pacing_rate / std::max<size_t>(streams, 1), 1));
+  }
+}
+
+const char* cause_of(int error) {
+  switch (error) {
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case ENETDOWN:
+      return "its machine or the network is down";
+    default:
+      return "that process has ended or closed the connection";
   }
 }
 

@@ -20,6 +20,9 @@ void tune_for_data(int fd, const SocketOptions& options, size_t streams);
 // cannot do that.
 [[nodiscard]] bool pace(int fd, uint64_t bytes_per_s);
 
+// What a broken connection's errno says about the other end.
+[[nodiscard]] const char* cause_of(int error);
+
 // For how long sent data have gone without any acknowledgement; 0: nothing is out, or all is well.
 // A peer that acknowledges but does not read is well.
 [[nodiscard]] double unanswered_s(int fd);
