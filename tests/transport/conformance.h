@@ -17,7 +17,8 @@ namespace prunex::transport {
 struct Kind {
   const char* name;
   std::unique_ptr<Transport> (*open)();
-  size_t holds;  // bytes that are surely under way before the receiver reads
+  size_t holds;       // bytes that are surely under way before the receiver reads
+  bool forks = true;  // its two ends may be in two processes
 };
 
 inline std::unique_ptr<Transport> open_socket(int streams) {

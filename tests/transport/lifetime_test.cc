@@ -93,6 +93,9 @@ TEST_P(Conformance, a_posted_receive_of_a_closed_peer_fails) {
 
 // A process that is killed while it sends, and one that is killed while it owes us a message.
 TEST_P(Conformance, killed_peer_is_noticed) {
+  if (!GetParam().forks) {
+    GTEST_SKIP() << "one process only";
+  }
   for (const bool in_the_middle : {true, false}) {
     auto listener = transport_->listen();
     ASSERT_TRUE(listener);
@@ -156,6 +159,9 @@ TEST_P(Conformance, killed_peer_is_noticed) {
 }
 
 TEST_P(Conformance, a_sleeper_wakes_for_every_event) {
+  if (!GetParam().forks) {
+    GTEST_SKIP() << "one process only";
+  }
   Pair p = connect();
   ASSERT_TRUE(p.a && p.b);
   constexpr int kRounds = 300;

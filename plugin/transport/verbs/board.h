@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The registered memory of one connection: what the other end writes to, and what is on its way
+// out.
+#pragma once
+#include <memory>
+
+#include "plugin/transport/verbs/device.h"
+#include "plugin/transport/verbs/wire.h"
+
+namespace prunex::transport::verbs {
+
+class Board {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<Board>> open(std::shared_ptr<Device> device);
+  ~Board();
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+
+  [[nodiscard]] std::byte* at(size_t area, size_t place, size_t place_bytes) const {
+    return base_ + area + place * place_bytes;
+  }
+  [[nodiscard]] std::byte* credit(uint32_t sequence) const {
+    return at(kCreditsAt, sequence % kPlaces, kPlaceBytes);
+  }
+  [[nodiscard]] std::byte* notice(uint32_t sequence) const {
+    return at(kNoticesAt, sequence % kPlaces, kPlaceBytes);
+  }
+  [[nodiscard]] std::byte* eager(uint32_t sequence) const {
+    return at(kEagerAt, sequence % kPlaces, kEagerBytes);
+  }
+  [[nodiscard]] std::byte* bounce(int slot) const {
+    return at(kBounceAt, static_cast<size_t>(slot), kEagerBytes);
+  }
+  // The next place for a record on its way out: free again before its turn comes, since no more
+  // than kSendDepth writes are under way.
+  [[nodiscard]] std::byte* outbox() { return at(kOutboxAt, next_++ % kSendDepth, kPlaceBytes); }
+
+  [[nodiscard]] const Memory& memory() const { return *memory_; }
+
+ private:
+  explicit Board(std::byte* base) : base_(base) {}
+  std::byte* base_;
+  uint32_t next_ = 0;
+  std::shared_ptr<Memory> memory_;
+};
+
+}  // namespace prunex::transport::verbs

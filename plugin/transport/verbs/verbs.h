@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Transport over RDMA: one reliable connected queue pair per connection. The receiving side posts
+// credits, the sending side writes into the receiver's memory and announces each message with the
+// immediate of its last write. The two ends meet over TCP, and keep that connection to notice each
+// other's end.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plugin/base/result.h"
+#include "plugin/transport/socket/socket.h"
+#include "plugin/transport/transport.h"
+#include "plugin/transport/verbs/devices.h"
+
+namespace prunex::transport {
+
+namespace verbs {
+struct Api;
+}
+
+struct VerbsOptions {
+  const verbs::Api* api = nullptr;  // nullptr: libibverbs.so.1
+  SocketOptions socket;             // where the ends meet
+  std::string hca;                  // PRUNEX_IB_HCA
+  size_t rail = 0;                  // which of the chosen ports
+  int gid_index = -1;               // PRUNEX_IB_GID_INDEX; -1: by choose_gid()
+  int pkey = -1;                    // PRUNEX_IB_PKEY; -1: by choose_pkey()
+  uint8_t traffic_class = 0;        // PRUNEX_IB_TC
+  uint8_t service_level = 0;        // PRUNEX_IB_SL, 0 to 15
+  uint8_t timeout = 20;             // PRUNEX_IB_TIMEOUT: 4.096 us * 2^n until a packet is resent
+  uint8_t retry_count = 7;          // PRUNEX_IB_RETRY_CNT, 0 to 7
+  uint32_t inline_bytes = 128;      // asked of the device; it may give less
+  uint32_t first_sequence = 0;      // tests start near the wrap; said by the connecting end
+};
+
+// Every port of every device, usable or not, in the library's order.
+[[nodiscard]] Result<std::vector<verbs::PortInfo>> list_verbs_ports(const VerbsOptions& options);
+
+// `notes`, if given, takes what a person may want to know: ports left out and why.
+[[nodiscard]] Result<std::unique_ptr<Transport>> open_verbs_transport(
+    const VerbsOptions& options, std::vector<std::string>* notes = nullptr);
+
+}  // namespace prunex::transport

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything of the verbs transport that crosses a machine: over TCP while the ends meet, and as
+// small records written into the other end's memory. Little-endian.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "plugin/transport/handle.h"
+#include "plugin/transport/transport.h"
+#include "plugin/transport/verbs/devices.h"
+
+namespace prunex::transport::verbs {
+
+// A handle is the meeting listener's own, behind a prefix that names this transport.
+[[nodiscard]] std::string wrap_handle(std::string_view meeting);
+[[nodiscard]] Result<std::string> unwrap_handle(std::string_view handle);
+
+// What each end tells the other about itself.
+struct Endpoint {
+  std::string failure;  // not empty: why there will be no connection; nothing else counts then
+  std::string device;   // "mlx5_0:1"
+  uint32_t queue_pair = 0, packet = 0;  // its number, and that of its first packet
+  uint16_t lid = 0;
+  Link link = Link::other;
+  uint8_t gid_type = 0;  // of GidType
+  uint16_t gid_index = 0;
+  GidBytes gid{};
+  uint32_t mtu = 0;             // bytes
+  uint64_t max_message = 0;     // bytes of one work request
+  uint32_t first_sequence = 0;  // of both directions; the connecting end's counts
+  uint64_t board = 0;           // address of the memory that the other end writes its records to
+  uint32_t board_key = 0;
+};
+inline constexpr size_t kEndpointBytes = 1024;
+[[nodiscard]] std::array<std::byte, kEndpointBytes> encode(const Endpoint& endpoint);
+[[nodiscard]] Result<Endpoint> decode_endpoint(std::span<const std::byte, kEndpointBytes> bytes);
+
+// Where a receive's data go. Written by the receiving side, one place per sequence modulo 64.
+struct Credit {
+  enum Kind : uint8_t { posted = 0, granted = 1 };  // granted: the answer to an ask
+  uint32_t sequence = 0;
+  uint32_t consumed = 0;  // all messages before this one are out of the receiver's eager places
+  uint64_t address = 0;   // 0: nowhere directly; ask, or use an eager place
+  uint64_t capacity = 0;
+  uint32_t key = 0;
+  Kind kind = posted;
+};
+inline constexpr size_t kRecordBytes = 40;
+using RecordBytes = std::array<std::byte, kRecordBytes>;
+[[nodiscard]] RecordBytes encode(const Credit& credit);
+[[nodiscard]] bool decode(std::span<const std::byte, kRecordBytes> bytes, Credit* out);
+
+// About a message, where its announcement does not fit into an immediate.
+struct Notice {
+  // arrived: it is where the credit said. ask: where to? too_long: it will not come.
+  enum Kind : uint8_t { arrived = 1, ask = 2, too_long = 3 };
+  uint32_t sequence = 0;
+  uint64_t bytes = 0;
+  Mark mark = 0;
+  Kind kind = arrived;
+};
+[[nodiscard]] RecordBytes encode(const Notice& notice);
+[[nodiscard]] bool decode(std::span<const std::byte, kRecordBytes> bytes, Notice* out);
+
+// The 32 bits that come with a write.
+struct Immediate {
+  // credit, notice: place of the record. direct, eager: a message is complete.
+  enum Kind : uint8_t { credit = 0, direct = 1, eager = 2, notice = 3 };
+  Kind kind = credit;
+  Mark mark = 0;
+  uint32_t value = 0;  // place or bytes
+};
+inline constexpr uint32_t kMaxImmediateBytes = (1U << 22) - 1;
+[[nodiscard]] constexpr uint32_t pack(const Immediate& i) {
+  return static_cast<uint32_t>(i.kind) << 30 | static_cast<uint32_t>(i.mark) << 22 | i.value;
+}
+[[nodiscard]] constexpr Immediate unpack(uint32_t v) {
+  return {static_cast<Immediate::Kind>(v >> 30), static_cast<Mark>(v >> 22 & 0xFF),
+          v & kMaxImmediateBytes};
+}
+
+// The memory of a connection that the other end writes to ("board"), and behind it this end's own.
+inline constexpr size_t kEagerBytes = 4096;  // longest message that needs no credit
+inline constexpr size_t kPlaces = static_cast<size_t>(kMaxInFlight);
+inline constexpr size_t kPlaceBytes = 64;  // of a record
+inline constexpr uint32_t kSendDepth = 256;
+inline constexpr size_t kCreditsAt = 0;
+inline constexpr size_t kNoticesAt = kCreditsAt + kPlaces * kPlaceBytes;
+inline constexpr size_t kEagerAt = kNoticesAt + kPlaces * kPlaceBytes;
+inline constexpr size_t kOutboxAt = kEagerAt + kPlaces * kEagerBytes;  // records on their way out
+inline constexpr size_t kBounceAt = kOutboxAt + kSendDepth * kPlaceBytes;
+inline constexpr size_t kBoardBytes = kBounceAt + kPlaces * kEagerBytes;
+
+}  // namespace prunex::transport::verbs
