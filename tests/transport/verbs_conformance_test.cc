@@ -21,12 +21,22 @@ std::unique_ptr<Transport> open_narrow() {
   return std::make_unique<FakeVerbsTransport>(device, options);
 }
 
+// A real device, such as Soft-RoCE's. One that does not answer must not keep a test for ever.
+std::unique_ptr<Transport> open_device() {
+  VerbsOptions options;
+  options.timeout = 14;
+  options.retry_count = 6;
+  auto t = open_verbs_transport(options);
+  return t ? std::move(*t) : nullptr;
+}
+
 }  // namespace
 
-// The fake is one process's.
+// The fake is one process's, and a device's context does not survive a fork.
 INSTANTIATE_TEST_SUITE_P(Verbs, Conformance,
                          testing::Values(Kind{"verbs_fake", open_plain, 12'000, false},
-                                         Kind{"verbs_narrow", open_narrow, 12'000, false}),
+                                         Kind{"verbs_narrow", open_narrow, 12'000, false},
+                                         Kind{"verbs_device", open_device, 12'000, false}),
                          [](const auto& i) { return std::string(i.param.name); });
 
 }  // namespace prunex::transport
