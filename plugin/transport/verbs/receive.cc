@@ -176,7 +176,9 @@ void VerbsConnection::deliver(RecvOp& op, Immediate::Kind kind, Mark mark, uint6
     if (bytes > 0) {
       std::memcpy(into, parts_.board->eager(op.sequence), bytes);
     }
-  } else if (op.granted ? bytes != op.message : (mark & kAside) != 0 || bytes > op.capacity) {
+  } else if (op.granted
+                 ? bytes != op.message
+                 : (mark & kAside) != 0 || bytes > op.capacity || (bytes > 0 && !op.memory)) {
     break_protocol("a message of another size than it had said");
     return;
   }
