@@ -137,6 +137,39 @@ TEST(Verbs, a_full_house_never_runs_out_of_receives) {
   EXPECT_EQ(world.out_of_receives(), 0);
 }
 
+// Small messages go ahead of their receives into 64 places, and no further.
+TEST(Verbs, eager_messages_wait_for_places) {
+  World world({fake::plain_device()});
+  auto t = open_fake_verbs(world);
+  Pair p = make_pair(*t, *t);
+  ASSERT_TRUE(p.a && p.b);
+  constexpr size_t kMessages = 3 * kMaxInFlight;
+  size_t sent = 0, bytes = 0;
+  Ticket s = 0;
+  std::vector<std::byte> data;
+  const auto send_one = [&] {
+    data = pattern(100 + sent, sent);
+    ASSERT_EQ(p.a->isend(data.data(), data.size(), nullptr, &s), Io::done);
+  };
+  for (send_one(); p.a->test(s, &bytes) == Io::done; send_one()) {
+    ASSERT_LT(++sent, kMessages);
+  }
+  EXPECT_EQ(sent, size_t{kMaxInFlight});
+  for (size_t i = 0; i < kMessages; ++i) {
+    std::vector<std::byte> into(1000);
+    Ticket r = 0;
+    ASSERT_EQ(p.b->irecv(into.data(), into.size(), nullptr, &r), Io::done);
+    ASSERT_EQ(finish(*p.b, p.a.get(), r, &bytes), Io::done);
+    ASSERT_EQ(bytes, 100 + i);
+    const auto wanted = pattern(bytes, i);
+    ASSERT_TRUE(std::equal(wanted.begin(), wanted.end(), into.begin())) << i;
+    while (sent + 1 < kMessages && p.a->test(s, &bytes) == Io::done) {
+      ++sent;
+      send_one();
+    }
+  }
+}
+
 TEST(Verbs, done_waits_for_the_device) {
   World world({fake::plain_device()});
   auto t = open_fake_verbs(world);
