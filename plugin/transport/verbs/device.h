@@ -2,6 +2,7 @@
 // An opened port: context, protection domain and what was chosen on it; and memory registered
 // there.
 #pragma once
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -33,7 +34,8 @@ class Device {
   bool look_at_events();
   [[nodiscard]] int event_fd() const { return context_->async_fd; }
 
-  int queue_pairs = 0;  // alive on this device, of this process
+  // Connections on one device may be driven by several threads.
+  std::atomic<int> queue_pairs = 0;  // alive on this device, of this process
 
  private:
   Device(const Api& api, const PortInfo& port, const VerbsOptions& options)
@@ -46,7 +48,7 @@ class Device {
   ibv_pd* domain_ = nullptr;
   Gid gid_;
   uint16_t pkey_index_ = 0;
-  bool down_ = false;
+  std::atomic<bool> down_ = false;
 };
 
 class Memory {

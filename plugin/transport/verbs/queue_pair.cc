@@ -114,7 +114,7 @@ Result<> QueuePair::make_pair() {
                    "there, and the device allows %d for all processes (max_qp): use fewer "
                    "connections or more devices",
                    port.name().c_str(), send_depth_, receive_depth_, errno_text(error).c_str(),
-                   device_->queue_pairs, port.max_queue_pairs),
+                   device_->queue_pairs.load(), port.max_queue_pairs),
               error);
 }
 
