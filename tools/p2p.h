@@ -48,9 +48,9 @@ struct P2pPart {  // what one end sends, or all of it
   uint64_t iterations = 0, warmup_done = 0;
   uint64_t bytes = 0;  // of all iterations
   double seconds = 0;
-  double average_MBps = 0, peak_MBps = 0;  // of logical bytes; MB = 10^6
-  Histogram time;                          // see the report's "time_is"
-  std::optional<P2pKinds> kinds;           // none: the plugin is not PruneX's
+  double average_MBps = 0;        // of logical bytes; MB = 10^6
+  Histogram time;                 // see the report's "time_is"
+  std::optional<P2pKinds> kinds;  // none: the plugin is not PruneX's
   uint64_t pack_ns = 0, unpack_ns = 0;
   std::optional<uint64_t> errors;  // wrong bytes; none: not checked
   double density = 1;              // of the data

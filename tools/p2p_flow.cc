@@ -83,7 +83,6 @@ void RecvFlow::start(const FlowEnd& end, P2pSlots* expected) {
   end_ = end;
   expected_ = expected;
   start_ns_ = last_ns_ = now_ns();
-  peak_.start(start_ns_);
 }
 
 double RecvFlow::seconds() const { return static_cast<double>(last_ns_ - start_ns_) * 1e-9; }
@@ -122,7 +121,6 @@ Result<> RecvFlow::arrived(size_t bytes) {
                      static_cast<unsigned long long>(messages_), bytes, end_.slots->bytes));
   }
   last_ns_ = now_ns();
-  peak_.add(bytes, last_ns_);
   if (expected_ != nullptr) {
     errors_ += wrong_bytes(end_.slots->slot(completed_, end_.inflight),
                            expected_->slot(completed_, end_.inflight), bytes, completed_);

@@ -61,7 +61,6 @@ class RecvFlow {
   [[nodiscard]] uint64_t messages() const { return messages_; }
   [[nodiscard]] uint64_t errors() const { return errors_; }
   [[nodiscard]] double seconds() const;  // from the start to the last message
-  [[nodiscard]] const PeakRate& peak() const { return peak_; }
 
  private:
   [[nodiscard]] Result<bool> post();
@@ -72,7 +71,6 @@ class RecvFlow {
   uint64_t posted_ = 0, completed_ = 0, messages_ = 0, errors_ = 0;
   int empties_ = 0;
   int64_t start_ns_ = 0, last_ns_ = 0;
-  PeakRate peak_;
   std::array<void*, kP2pMaxInflight> requests_{};
 };
 

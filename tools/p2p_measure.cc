@@ -20,7 +20,7 @@ constexpr int kIdleLooks = 16;  // polls without result before the processor is 
 struct EndResult {
   uint64_t sent = 0, received = 0, warmup_done = 0, errors = 0;
   uint64_t ended = 0;  // empty messages that this end has sent to end the run; stays here
-  double receive_seconds = 0, peak = 0, density = 1;  // peak: bytes per ns
+  double receive_seconds = 0, density = 1;
   Histogram time;
   bool has_kinds = false;
   P2pKinds kinds;  // sent
@@ -31,8 +31,7 @@ std::string encode(const EndResult& r) {
   WireAppender out;
   for (const uint64_t v :
        {r.sent, r.received, r.warmup_done, r.errors, std::bit_cast<uint64_t>(r.receive_seconds),
-        std::bit_cast<uint64_t>(r.peak), std::bit_cast<uint64_t>(r.density), uint64_t{r.has_kinds},
-        r.pack_ns, r.unpack_ns}) {
+        std::bit_cast<uint64_t>(r.density), uint64_t{r.has_kinds}, r.pack_ns, r.unpack_ns}) {
     out.put(v);
   }
   for (size_t i = 0; i < 3; ++i) {
@@ -51,7 +50,6 @@ bool decode(std::string_view bytes, EndResult& r) {
   r.warmup_done = in.get<uint64_t>();
   r.errors = in.get<uint64_t>();
   r.receive_seconds = std::bit_cast<double>(in.get<uint64_t>());
-  r.peak = std::bit_cast<double>(in.get<uint64_t>());
   r.density = std::bit_cast<double>(in.get<uint64_t>());
   r.has_kinds = in.get<uint64_t>() != 0;
   r.pack_ns = in.get<uint64_t>();
@@ -188,8 +186,6 @@ Result<> stream(const P2pSession& s, Buffers& b, const Limits& limits, EndResult
   r.errors += receives ? in.errors() : 0;
   if (receives) {
     r.receive_seconds = in.seconds();
-    const double bytes = static_cast<double>(r.received) * static_cast<double>(b.recv.bytes);
-    r.peak = in.peak().bytes_per_ns(r.receive_seconds > 0 ? bytes / r.receive_seconds * 1e-9 : 0);
   }
   return {};
 }
@@ -210,8 +206,6 @@ Result<> once(const P2pSession& s, Buffers& b, const Limits& limits, EndResult& 
   r.errors += ping.errors();
   r.receive_seconds = ping.seconds();
   r.time = ping.time();
-  const double bytes = static_cast<double>(r.received) * static_cast<double>(b.recv.bytes);
-  r.peak = r.receive_seconds > 0 ? bytes / r.receive_seconds * 1e-9 : 0;
   return {};
 }
 
@@ -236,7 +230,6 @@ P2pPart part_of(const P2pSpec& spec, const EndResult& sender, const EndResult& r
   p.bytes = receiver.received * bytes;
   p.seconds = receiver.receive_seconds;
   p.average_MBps = p.seconds > 0 ? static_cast<double>(p.bytes) / p.seconds * 1e-6 : 0;
-  p.peak_MBps = receiver.peak * 1e3;
   p.time = sender.time;
   if (sender.has_kinds) {
     p.kinds = sender.kinds;
@@ -257,7 +250,6 @@ P2pPart sum_of(const P2pPart& a, const P2pPart& b) {
   s.bytes += b.bytes;
   s.seconds = std::max(a.seconds, b.seconds);
   s.average_MBps = s.seconds > 0 ? static_cast<double>(s.bytes) / s.seconds * 1e-6 : 0;
-  s.peak_MBps += b.peak_MBps;
   s.time.add(b.time);
   if (s.kinds && b.kinds) {
     for (size_t i = 0; i < 3; ++i) {

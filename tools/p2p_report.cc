@@ -50,7 +50,6 @@ Json part_json(const P2pPart& part) {
   j["bytes_wire"] = part.kinds ? Json(wire_of(part)) : Json(nullptr);
   j["density"] = std::round(part.density * 1e6) / 1e6;
   j["seconds"] = std::round(part.seconds * 1e9) / 1e9;
-  j["bw_peak_MBps"] = rounded(part.peak_MBps);
   j["bw_average_MBps"] = rounded(part.average_MBps);
   j["bw_wire_MBps"] = part.kinds ? Json(rounded(wire_MBps(part))) : Json(nullptr);
   j["msg_rate_Mpps"] = std::round(rate_Mpps(part) * 1e9) / 1e9;
@@ -89,9 +88,8 @@ std::string bandwidth_line(const P2pSpec& spec, const P2pRow& row) {
   const double unit = spec.gbits ? 8e-3 : 1;
   const P2pPart& p = row.sum;
   std::string line =
-      strf(" %-10llu %-12llu %12.2f %16.2f %14.6f", static_cast<unsigned long long>(row.bytes),
-           static_cast<unsigned long long>(p.iterations), p.peak_MBps * unit, p.average_MBps * unit,
-           rate_Mpps(p));
+      strf(" %-10llu %-12llu %16.2f %14.6f", static_cast<unsigned long long>(row.bytes),
+           static_cast<unsigned long long>(p.iterations), p.average_MBps * unit, rate_Mpps(p));
   line += strf(
       " %9.4f %14s %9s", p.density, p.kinds ? strf("%.2f", wire_MBps(p) * unit).c_str() : "-",
       p.kinds && p.bytes > 0
@@ -179,15 +177,14 @@ std::string p2p_json(const P2pSpec& spec, const P2pReport& report) {
 
 std::string p2p_csv(const P2pSpec& spec, const P2pReport& report) {
   std::string csv =
-      "test,bytes,part,iterations,warmup_done,seconds,bw_peak_MBps,bw_average_MBps,bw_wire_MBps,"
+      "test,bytes,part,iterations,warmup_done,seconds,bw_average_MBps,bw_wire_MBps,"
       "msg_rate_Mpps,density,bytes_logical,bytes_wire,min_us,p50_us,avg_us,stdev_us,p90_us,p99_us,"
       "p999_us,max_us,errors\n";
   const auto line = [&](const P2pRow& row, const char* name, const P2pPart& p) {
-    csv += strf("%s,%llu,%s,%llu,%llu,%.9g,%.6g,%.6g,", spec.latency ? "latency" : "bandwidth",
+    csv += strf("%s,%llu,%s,%llu,%llu,%.9g,%.6g,", spec.latency ? "latency" : "bandwidth",
                 static_cast<unsigned long long>(row.bytes), name,
                 static_cast<unsigned long long>(p.iterations),
-                static_cast<unsigned long long>(p.warmup_done), p.seconds, p.peak_MBps,
-                p.average_MBps);
+                static_cast<unsigned long long>(p.warmup_done), p.seconds, p.average_MBps);
     csv += (p.kinds ? strf("%.6g", wire_MBps(p)) : "") +
            strf(",%.6g,%.6g,%llu,", rate_Mpps(p), p.density,
                 static_cast<unsigned long long>(p.bytes)) +
@@ -241,9 +238,9 @@ std::string p2p_table(const P2pSpec& spec, const P2pReport& report) {
   text += strf("# BW is of logical bytes, wire of what stood for them; %s\n",
                spec.gbits ? "Gb = 10^9 bits" : "MB = 10^6 bytes");
   text += strf(
-      " #bytes     #iterations  BW peak[%s] BW average[%s]  MsgRate[Mpps]   density"
+      " #bytes     #iterations  BW average[%s]  MsgRate[Mpps]   density"
       "     wire[%s] wire/BW%s\n",
-      unit, unit, unit, errors);
+      unit, unit, errors);
   for (const P2pRow& row : report.rows) {
     text += bandwidth_line(spec, row);
   }

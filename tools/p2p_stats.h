@@ -39,28 +39,4 @@ class Histogram {
   double sum_ = 0, squares_ = 0;  // of nanoseconds
 };
 
-// The best rate over any of the windows that a run is cut into, each at least kWindowNs long. A run
-// shorter than two windows has its average as its peak.
-class PeakRate {
- public:
-  static constexpr int64_t kWindowNs = 5'000'000;
-  void start(int64_t now_ns) { begin_ = now_ns, bytes_ = 0, peak_ = 0; }
-  void add(uint64_t bytes, int64_t now_ns) {
-    bytes_ += bytes;
-    if (now_ns - begin_ >= kWindowNs) {
-      const double rate = static_cast<double>(bytes_) / static_cast<double>(now_ns - begin_);
-      peak_ = rate > peak_ ? rate : peak_;
-      begin_ = now_ns, bytes_ = 0;
-    }
-  }
-  [[nodiscard]] double bytes_per_ns(double average) const {
-    return peak_ > average ? peak_ : average;
-  }
-
- private:
-  int64_t begin_ = 0;
-  uint64_t bytes_ = 0;
-  double peak_ = 0;
-};
-
 }  // namespace prunex::tools

@@ -56,7 +56,7 @@ def case_contract_keys():
         part = row["sum"]
         expect(part["iterations"] == 50 and part["warmup_done"] == 5 and part["errors"] == 0, part)
         expect(part["bytes_logical"] == 50 * row["bytes"] and part["bw_average_MBps"] > 0, part)
-        expect(part["bw_peak_MBps"] >= part["bw_average_MBps"], part)
+        expect(not [k for k in part if "peak" in k], "a sender's posting says nothing of the link", part)
         times = [part["time_us"][k] for k in TIMES]
         expect(times == sorted(times) and times[0] > 0, part)
         expect(sum(k["messages"] for k in part["kinds"].values()) == 50, "the plugin carried them", part)
@@ -126,7 +126,7 @@ def case_silent_when_all_is_well():
     expect(done.code == 0 and done.err == "", done)
     lines = done.out.splitlines()
     header = next(i for i, line in enumerate(lines) if line.startswith(" #bytes"))
-    expect("BW peak[MB/s] BW average[MB/s]  MsgRate[Mpps]" in lines[header], "perftest's columns", lines)
+    expect("  BW average[MB/s]  MsgRate[Mpps]" in lines[header] and "peak" not in lines[header], "perftest's columns", lines)
     expect(len(lines) == header + 2 and lines[-1].split()[:2] == ["65536", "50"], lines)
     done = p2p("--size", "8", "--latency", *QUICK)
     expect("t_min[usec]" in done.out and "t_typical[usec]" in done.out and "99% percentile[usec]" in done.out, done)
@@ -161,7 +161,7 @@ def case_G4_the_same_by_count_and_by_time():
         timed = document(p2p("--size", "4k", "--duration", 1, *more, "--json", "-"))
         expect(keys_of(counted) == keys_of(timed), keys_of(counted), keys_of(timed))
         part = timed["results"][0]["sum"]
-        expect(all(part["time_us"][k] > 0 for k in TIMES) and part["bw_peak_MBps"] > 0, part)
+        expect(all(part["time_us"][k] > 0 for k in TIMES) and part["bw_average_MBps"] > 0, part)
         expect(part["iterations"] > 0 and part["seconds"] > 0.5, part)
 
 
@@ -240,16 +240,16 @@ def case_G11_another_protocol():
     out, err = end.communicate(timeout=LIMIT)
     expect(time.monotonic() - begin < 5 and end.returncode not in (0, None), end.returncode, err)
     mine = document_release()
-    expect(out == "" and "9.8.7" in err and "protocol 77" in err and mine in err and "protocol 1" in err, err)
+    expect(out == "" and "9.8.7" in err and "protocol 77" in err and mine in err and "protocol 2" in err, err)
     # The other end can say the same: it has got a hello too.
     magic, protocol, length = struct.unpack_from("<III", heard)
-    expect(magic == 0x50325850 and protocol == 1 and heard[12:12 + length].decode() == mine, heard)
+    expect(magic == 0x50325850 and protocol == 2 and heard[12:12 + length].decode() == mine, heard)
 
 
 def case_G11_another_release():
     port = free_port()
     end = end_of_rank(0, port)
-    speak(port, hello(1, b"0.0.1"))
+    speak(port, hello(2, b"0.0.1"))
     out, err = end.communicate(timeout=LIMIT)
     expect(end.returncode != 0 and out == "" and "0.0.1" in err and document_release() in err, err)
 
