@@ -35,22 +35,22 @@ void add_message_options(CLI::App& app, Arguments& a) {
   app.add_option("-f,--factor", a.factor, "from one size to the next")->capture_default_str();
   app.add_flag("-a,--all", a.all, "all powers of two up to 8M");
   app.add_option("-n,--iters", a.spec.iters, "messages of each size")
-      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 40))
+      ->check(whole_number(1, uint64_t{1} << 40))
       ->capture_default_str();
   app.add_option("-D,--duration", a.spec.duration_s, "seconds for each size, instead of --iters")
-      ->check(CLI::Range(0.01, 1e6));
+      ->check(fraction_number(0.01, 1e6));
   app.add_option("--warmup", a.spec.warmup,
                  strf("messages before that, 0 too; ended after %g s", kP2pWarmupCapSeconds))
-      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 40))
+      ->check(whole_number(0, uint64_t{1} << 40))
       ->capture_default_str();
   app.add_flag("--latency", a.spec.latency, "one message to and fro; times are halves of that");
   app.add_flag("--bidirectional", a.spec.bidirectional, "both ends send at the same time");
   app.add_option("-t,--inflight", a.spec.inflight, "messages that are posted at a time")
-      ->check(CLI::Range(1, kP2pMaxInflight))
+      ->check(whole_number(1, kP2pMaxInflight))
       ->capture_default_str();
   app.add_flag("--check", a.spec.check, "compare every byte that arrives; takes time");
   app.add_option("--density", a.density, "share of the data that is not zero")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(fraction_number(0, 1));
   app.add_option("--pattern", a.pattern,
                  "what is known of the zeros. blocks: nothing (default); mask: a mask is "
                  "registered for the buffer")
@@ -63,7 +63,7 @@ void add_network_options(CLI::App& app, Arguments& a) {
   app.add_option("--mode", a.spec.mode, "PRUNEX_NET_MODE: auto, compact or passthrough")
       ->check(CLI::IsMember({"auto", "compact", "passthrough"}));
   app.add_option("-q,--streams", a.spec.streams, "PRUNEX_STREAMS: TCP streams of a connection")
-      ->check(CLI::Range(1, 16));
+      ->check(whole_number(1, kP2pMaxStreams));
   app.add_option("--transport", a.transport, "socket; verbs is not in this build")
       ->check(CLI::IsMember({"socket", "verbs"}))
       ->capture_default_str();

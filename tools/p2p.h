@@ -13,6 +13,7 @@ namespace prunex::tools {
 
 inline constexpr double kP2pWarmupCapSeconds = 2;
 inline constexpr int kP2pMaxInflight = 32;  // NCCL's own limit per connection
+inline constexpr int kP2pMaxStreams = 64;   // of PRUNEX_STREAMS
 
 enum class P2pPattern : uint8_t { dense = 0, blocks, mask };
 [[nodiscard]] const char* name_of(P2pPattern pattern);
@@ -67,7 +68,8 @@ struct P2pReport {
   std::string release, peer_release, plugin, network, device;
   int api = 0;
   double connect_us = 0, peer_connect_us = 0;
-  std::string mode, streams;        // in force; empty: not known
+  std::string mode;                 // in force; empty: not known
+  int streams = 0;                  // in force; 0: automatic
   std::string netlab, netlab_rate;  // the emulated network; empty: none
   std::vector<P2pRow> rows;
 };

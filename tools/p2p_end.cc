@@ -110,11 +110,10 @@ Result<> describe(P2pReport& report, const OpenedNet& net, const P2pLink& link, 
   report.netlab = environment.lookup("NETLAB_MODE").value_or("");
   report.netlab_rate = environment.lookup("NETLAB_RATE").value_or("");
   if (const auto loaded = load_config(environment)) {
+    report.streams = loaded->config.streams;
     for (const ConfigValue& value : loaded->values) {
       if (value.name == "PRUNEX_NET_MODE") {
         report.mode = value.value;
-      } else if (value.name == "PRUNEX_STREAMS") {
-        report.streams = value.value;
       }
     }
   }

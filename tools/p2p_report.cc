@@ -152,7 +152,7 @@ std::string p2p_json(const P2pSpec& spec, const P2pReport& report) {
   j["test"] = spec.latency ? "latency" : "bandwidth";
   j["bidirectional"] = spec.bidirectional;
   j["mode"] = report.mode.empty() ? Json(nullptr) : Json(report.mode);
-  j["streams"] = report.streams.empty() ? Json(nullptr) : Json(report.streams);
+  j["streams"] = report.streams;
   j["inflight"] = spec.latency ? 1 : spec.inflight;
   j["pattern"] = name_of(spec.pattern);
   j["run_bytes"] = spec.run;
@@ -213,7 +213,7 @@ std::string p2p_table(const P2pSpec& spec, const P2pReport& report) {
   text += strf("# release %s, the other end %s; mode %s, streams %s, %d in flight, %s%s\n",
                report.release.c_str(), report.peer_release.c_str(),
                report.mode.empty() ? "-" : report.mode.c_str(),
-               report.streams.empty() || report.streams == "0" ? "auto" : report.streams.c_str(),
+               report.streams == 0 ? "auto" : std::to_string(report.streams).c_str(),
                spec.latency ? 1 : spec.inflight, spec.bidirectional ? "both directions, " : "",
                spec.check ? "every byte checked" : "not checked");
   if (!report.netlab.empty()) {

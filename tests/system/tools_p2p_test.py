@@ -49,6 +49,7 @@ def case_contract_keys():
     expect(made["schema"] == "prunex.bench.p2p" and made["version"] == 1, made)
     expect(made["network"] == "PRUNEX" and made["api"] == 12 and made["transport"] == "socket", made)
     expect(made["release"] == made["peer_release"] and made["device"] == "lo", made)
+    expect(made["streams"] == 0, "0: automatic", made)
     expect(all(v > 0 for v in made["connect_us"].values()), made)
     expect([r["bytes"] for r in made["results"]] == [1024, 65536], made)
     for row in made["results"]:
@@ -60,6 +61,12 @@ def case_contract_keys():
         times = [part["time_us"][k] for k in TIMES]
         expect(times == sorted(times) and times[0] > 0, part)
         expect(sum(k["messages"] for k in part["kinds"].values()) == 50, "the plugin carried them", part)
+
+
+def case_streams_are_a_number():
+    expect(document(p2p("--size", "1k", *QUICK, "--streams", 3, "--json", "-"))["streams"] == 3)
+    expect(document(p2p("--size", "1k", *QUICK, "--json", "-", env={"PRUNEX_STREAMS": "2"}))["streams"] == 2)
+    expect(", streams 3," in p2p("--size", "1k", *QUICK, "--streams", 3).out)
 
 
 def case_every_table():
@@ -322,6 +329,12 @@ def case_plugin_by_path():
 def case_usage():
     done = p2p("--transport", "verbs")
     expect(done.code != 0 and done.out == "" and "no RDMA transport" in done.err, done)
+    for number, said in (("--density", "0 to 1"), ("--duration", "0.01 to 1000000"), ("--streams", "1 to 64")):
+        for bad in ("nan", "0.5x", "-1", "65e9"):
+            done = p2p(number, bad, "--size", "1k")
+            expect(done.code == 2 and done.out == "" and bad in done.err, done)
+            expect(all(limit in done.err for limit in said.split(" to ")), done)
+    expect("--streams" in p2p("--streams", 65).err and "--streams" not in p2p("--streams", 64, "--size", "1k").err)
     for bad in (("--inflight", 0), ("--inflight", 33), ("--api", 5), ("--api", 13), ("--density", 1.5), ("--run", "4k"),
                 ("--latency", "--bidirectional"), ("--json", "-", "--csv", "-"), ("--mode", "fast"), ("--iters", 0),
                 ("--pattern", "mask", "--size", 1023)):
