@@ -9,6 +9,7 @@
 #include "plugin/base/dtype.h"
 #include "plugin/base/result.h"
 #include "prunex/prunex.h"
+#include "tools/link_text.h"
 #include "tools/options.h"
 
 namespace prunex::tools {
@@ -67,13 +68,10 @@ struct BenchReport {
   std::string transport;
   double measured_us = 0;  // wall time of all measured loops
   std::optional<double> baseline_tcp_GBps;
-  std::string netlab, netlab_rate;  // the emulated network, as scripts/netlab.sh says; empty: none
-  std::string pacing_rate;          // PRUNEX_PACING_RATE; empty: not set
+  LinkFacts link;
   std::vector<BenchRow> rows;
 };
 
-// What joins the nodes, for the reader of the figures: "paced loopback", "network namespaces", ...
-[[nodiscard]] std::string link_text(const BenchReport& report);
 // Why none of the row's calls crossed the network shortened; empty: they did.
 [[nodiscard]] std::string why_dense(const BenchSpec& spec, int nodes, const BenchRow& row);
 [[nodiscard]] std::string report_json(const BenchSpec& spec, const BenchReport& report);

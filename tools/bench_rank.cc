@@ -38,11 +38,11 @@ Result<BenchReport> measure_all(const World& world, const BenchSpec& spec,
   report.nodes = world.nodes();
   report.transport = world.transport();
   const Environment environment = process_environment();
-  report.netlab = environment.lookup("NETLAB_MODE").value_or("");
-  report.netlab_rate = environment.lookup("NETLAB_RATE").value_or("");
+  report.link.netlab = environment.lookup("NETLAB_MODE").value_or("");
+  report.link.netlab_rate = environment.lookup("NETLAB_RATE").value_or("");
   for (const ConfigValue& value : loaded.values) {
     if (value.name == "PRUNEX_PACING_RATE") {
-      report.pacing_rate = value.value;
+      report.link.pacing_rate = value.value;
     }
   }
   for (int node = 0; node < world.nodes(); ++node) {

@@ -136,18 +136,6 @@ const char* name_of(prunex_contract_t contract) {
   return "lossless";
 }
 
-std::string link_text(const BenchReport& report) {
-  const bool paced = !report.pacing_rate.empty();
-  if (report.nodes < 2) {
-    return "none";
-  }
-  if (report.netlab == "loopback") {
-    return paced ? "paced loopback" : "loopback";
-  }
-  return std::string(paced ? "paced " : "") +
-         (report.netlab == "netns" ? "network namespaces" : "network as it is");
-}
-
 std::string why_dense(const BenchSpec& spec, int nodes, const BenchRow& row) {
   if (!row.compact) {
     return {};
@@ -184,10 +172,12 @@ std::string report_json(const BenchSpec& spec, const BenchReport& report) {
   j["nodes"] = report.nodes;
   j["ranks_per_node"] = report.ranks_per_node;
   j["transport"] = report.transport;
-  j["netlab"] = report.netlab.empty() ? Json(nullptr)
-                                      : Json{{"mode", report.netlab}, {"rate", report.netlab_rate}};
-  j["link"] = link_text(report);
-  j["pacing_rate"] = report.pacing_rate.empty() ? Json(nullptr) : Json(report.pacing_rate);
+  j["netlab"] = report.link.netlab.empty()
+                    ? Json(nullptr)
+                    : Json{{"mode", report.link.netlab}, {"rate", report.link.netlab_rate}};
+  j["link"] = link_text(report.nodes, report.link);
+  j["pacing_rate"] =
+      report.link.pacing_rate.empty() ? Json(nullptr) : Json(report.link.pacing_rate);
   j["dtype"] = name_of(spec.type);
   j["op"] = name_of(spec.op);
   j["scope"] = name_of(spec.scope);
@@ -244,13 +234,7 @@ std::string report_table(const BenchSpec& spec, const BenchReport& report) {
   text += strf("# contract %s, scope %s, %s; times are means over ranks, GB = 10^9 bytes\n",
                name_of(spec.contract), name_of(spec.scope),
                spec.check ? "every element checked" : "not checked");
-  if (!report.pacing_rate.empty()) {
-    text += strf("# %s: at most %s out of each node; no link's delay or queue is emulated\n",
-                 link_text(report).c_str(), report.pacing_rate.c_str());
-  } else if (!report.netlab.empty()) {
-    text += strf("# emulated network: %s, rate of each link: %s\n", report.netlab.c_str(),
-                 report.netlab_rate.c_str());
-  }
+  text += link_line(report.nodes, report.link, "node");
   if (report.baseline_tcp_GBps) {
     text += strf("# a bare TCP stream with both directions busy: %.4f GB/s\n",
                  *report.baseline_tcp_GBps);

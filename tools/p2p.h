@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "plugin/base/result.h"
+#include "tools/link_text.h"
 #include "tools/p2p_stats.h"
 
 namespace prunex::tools {
@@ -68,9 +69,9 @@ struct P2pReport {
   std::string release, peer_release, plugin, network, device;
   int api = 0;
   double connect_us = 0, peer_connect_us = 0;
-  std::string mode;                 // in force; empty: not known
-  int streams = 0;                  // in force; 0: automatic
-  std::string netlab, netlab_rate;  // the emulated network; empty: none
+  std::string mode;  // in force; empty: not known
+  int streams = 0;   // in force; 0: automatic
+  LinkFacts link;    // pacing is PruneX's: another plugin has none
   std::vector<P2pRow> rows;
 };
 

@@ -19,6 +19,7 @@ namespace prunex::tools {
 namespace {
 
 constexpr const char* kPlugin = "libnccl-net-prunex.so";
+constexpr const char* kOwnNetwork = "PRUNEX";
 constexpr double kMeetSeconds = 60;
 constexpr uint64_t kMostBuffers = uint64_t{8} << 30;  // bytes of messages of one kind
 
@@ -107,13 +108,16 @@ Result<> describe(P2pReport& report, const OpenedNet& net, const P2pLink& link, 
     return tl::unexpected(theirs.error());
   }
   report.peer_connect_us = std::strtod(theirs->c_str(), nullptr);
-  report.netlab = environment.lookup("NETLAB_MODE").value_or("");
-  report.netlab_rate = environment.lookup("NETLAB_RATE").value_or("");
+  report.link.netlab = environment.lookup("NETLAB_MODE").value_or("");
+  report.link.loopback = report.device == "lo";
+  report.link.netlab_rate = environment.lookup("NETLAB_RATE").value_or("");
   if (const auto loaded = load_config(environment)) {
     report.streams = loaded->config.streams;
     for (const ConfigValue& value : loaded->values) {
       if (value.name == "PRUNEX_NET_MODE") {
         report.mode = value.value;
+      } else if (value.name == "PRUNEX_PACING_RATE" && report.network == kOwnNetwork) {
+        report.link.pacing_rate = value.value;
       }
     }
   }

@@ -147,8 +147,12 @@ std::string p2p_json(const P2pSpec& spec, const P2pReport& report) {
   j["api"] = report.api;
   j["transport"] = "socket";
   j["device"] = report.device;
-  j["netlab"] = report.netlab.empty() ? Json(nullptr)
-                                      : Json{{"mode", report.netlab}, {"rate", report.netlab_rate}};
+  j["netlab"] = report.link.netlab.empty()
+                    ? Json(nullptr)
+                    : Json{{"mode", report.link.netlab}, {"rate", report.link.netlab_rate}};
+  j["link"] = link_text(2, report.link);
+  j["pacing_rate"] =
+      report.link.pacing_rate.empty() ? Json(nullptr) : Json(report.link.pacing_rate);
   j["test"] = spec.latency ? "latency" : "bandwidth";
   j["bidirectional"] = spec.bidirectional;
   j["mode"] = report.mode.empty() ? Json(nullptr) : Json(report.mode);
@@ -216,10 +220,7 @@ std::string p2p_table(const P2pSpec& spec, const P2pReport& report) {
                report.streams == 0 ? "auto" : std::to_string(report.streams).c_str(),
                spec.latency ? 1 : spec.inflight, spec.bidirectional ? "both directions, " : "",
                spec.check ? "every byte checked" : "not checked");
-  if (!report.netlab.empty()) {
-    text += strf("# emulated network: %s, rate of each link: %s\n", report.netlab.c_str(),
-                 report.netlab_rate.c_str());
-  }
+  text += link_line(2, report.link, "connection");
   text += strf("# connected in %.0f us (the other end: %.0f us)\n", report.connect_us,
                report.peer_connect_us);
   const char* errors = spec.check ? "   errors" : "";

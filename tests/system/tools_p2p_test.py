@@ -111,7 +111,26 @@ def case_one_end_per_node():
                           capture_output=True, text=True, timeout=LIMIT, env=environment())
     made = json.loads(done.stdout)
     expect(made["device"] == "eth0" and made["netlab"]["mode"] == "netns", made)
+    expect(made["link"] == "network namespaces" and made["pacing_rate"] is None, made)
     expect(made["results"][0]["sum"]["errors"] == 0, made)
+
+
+def case_link_is_named():
+    """A rate without namespaces: whoever reads the figures is told, as by bench allreduce."""
+    netlab = str(pathlib.Path(__file__).resolve().parents[2] / "scripts" / "netlab.sh")
+
+    def lab(*options):
+        return subprocess.run([netlab, "--loopback", "--nodes", "2", *options], capture_output=True, text=True,
+                              timeout=LIMIT, env=environment())
+
+    command = ("--", PRUNEX, "bench", "p2p", "--size", "64k", "--iters", "20", "--warmup", "1")
+    made = json.loads(lab("--rate", "1gbit", *command, "--json", "-").stdout)
+    expect(made["link"] == "paced loopback" and made["pacing_rate"] == "1gbit", made)
+    expect("# paced loopback: at most 1gbit out of each connection" in lab("--rate", "1gbit", *command).stdout)
+    made = json.loads(lab(*command, "--json", "-").stdout)
+    expect(made["link"] == "loopback" and made["pacing_rate"] is None, made)
+    made = document(p2p("--size", "1k", *QUICK, "--json", "-"))
+    expect(made["link"] == "loopback" and made["pacing_rate"] is None and made["netlab"] is None, made)
 
 
 # ---- where output goes -----------------------------------------------------------------------------------
