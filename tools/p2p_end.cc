@@ -2,6 +2,7 @@
 // One end of `prunex bench p2p`, from plugin to report.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +21,7 @@ namespace {
 
 constexpr const char* kPlugin = "libnccl-net-prunex.so";
 constexpr const char* kOwnNetwork = "PRUNEX";
-constexpr double kMeetSeconds = 60;
+constexpr double kMeetSeconds = 60;                   // at most; PRUNEX_TIMEOUT may be less
 constexpr uint64_t kMostBuffers = uint64_t{8} << 30;  // bytes of messages of one kind
 
 int g_rank = 0;
@@ -166,7 +167,8 @@ Result<P2pReport> measure_all(const P2pSpec& spec, int rank, const OpenedNet& ne
   return report;
 }
 
-Result<P2pReport> run_end(const P2pSpec& spec, int rank, const std::string& root) {
+Result<P2pReport> run_end(const P2pSpec& spec, int rank, const std::string& root,
+                          double timeout_s) {
   const Environment environment = process_environment();
   const auto path = find_plugin(spec, environment);
   if (!path) {
@@ -176,7 +178,7 @@ Result<P2pReport> run_end(const P2pSpec& spec, int rank, const std::string& root
   if (!net) {
     return tl::unexpected(net.error());
   }
-  auto peer = P2pPeer::meet(rank, root, kMeetSeconds);
+  auto peer = P2pPeer::meet(rank, root, std::min(kMeetSeconds, timeout_s));
   if (!peer) {
     return tl::unexpected(peer.error());
   }
@@ -212,7 +214,7 @@ int run_p2p_end(const P2pSpec& spec, int rank, const std::string& root) {
       return complain(writable.error());
     }
   }
-  const auto report = run_end(spec, rank, root);
+  const auto report = run_end(spec, rank, root, loaded->config.timeout_s);
   if (!report) {
     return complain(report.error());
   }

@@ -8,11 +8,14 @@
 #include <array>
 #include <cerrno>
 #include <span>
+#include <vector>
 
 #include "plugin/base/clock.h"
 #include "plugin/base/sockets.h"
+#include "plugin/base/text.h"
 #include "plugin/base/wire.h"
 #include "prunex/prunex.h"
+#include "tools/text.h"
 
 namespace prunex::tools {
 namespace {
@@ -20,6 +23,7 @@ namespace {
 constexpr uint32_t kMagic = 0x5032'5850;  // "PX2P"
 constexpr size_t kMaxRelease = 48;
 constexpr size_t kHelloBytes = 4 + 4 + 4 + kMaxRelease;  // always as long: it can be read whole
+constexpr double kAttemptSeconds = 5;                    // then the next address, or this one again
 constexpr uint32_t kMaxMessage = 1U << 20;
 
 bool wait_for(int fd, short events, const Deadline& deadline) {
@@ -75,11 +79,35 @@ std::string printable(std::string_view bytes) {
   return out;
 }
 
-Result<Fd> accept_at(const HostPort& root, const Deadline& deadline) {
+// "10.0.0.1:80 (IPv4)", or "name:80 = 10.0.0.1:80 (IPv4), [fd00::1]:80 (IPv6)".
+std::string places(const HostPort& root, const std::vector<SocketAddress>& addresses) {
+  std::vector<std::string> texts;
+  for (const SocketAddress& address : addresses) {
+    texts.push_back(to_text(address) + " (" + family_name(address.family()) + ")");
+  }
+  const std::string all = join(texts, ", ");
+  return all.starts_with(to_text(root) + " ") ? all : to_text(root) + " = " + all;
+}
+
+// IPv4 at one end and IPv6 at the other never meet, and neither end can see it.
+std::string family_advice(const std::vector<SocketAddress>& addresses, const char* does) {
+  const int family = addresses.front().family();
+  for (const SocketAddress& address : addresses) {
+    if (address.family() != family) {
+      return {};
+    }
+  }
+  return strf(". This end %s %s only; if the other's PRUNEX_ROOT is %s there, they cannot meet",
+              does, family_name(family), family == AF_INET ? "IPv6" : "IPv4");
+}
+
+Result<Fd> accept_at(const HostPort& root, double timeout_s) {
+  const Deadline deadline = Deadline::after(timeout_s);
   auto addresses = resolve(root);
   if (!addresses) {
     return tl::unexpected(addresses.error());
   }
+  addresses->resize(1);
   auto listening = listen_tcp(addresses->front());
   if (!listening) {
     return tl::unexpected(listening.error());
@@ -97,30 +125,52 @@ Result<Fd> accept_at(const HostPort& root, const Deadline& deadline) {
     }
   }
   return fail(Code::timeout,
-              "nobody came to " + to_text(root) +
-                  ": start the other end there too, with rank 1 and this PRUNEX_ROOT");
+              strf("nobody came to %s within %g s: start the other end too, with rank 1 and this "
+                   "PRUNEX_ROOT%s",
+                   places(root, *addresses).c_str(), timeout_s,
+                   family_advice(*addresses, "listens on").c_str()));
 }
 
-Result<Fd> connect_to(const HostPort& root, const Deadline& deadline) {
+// One attempt at one address. The error says why there is no connection.
+Result<Fd> attempt(const SocketAddress& address, const Deadline& whole) {
+  const Deadline deadline =
+      Deadline::after(std::min(kAttemptSeconds, static_cast<double>(whole.left_ns()) * 1e-9));
+  Result<Fd> fd = start_connect(address);
+  while (fd && !deadline.passed()) {
+    if (!wait_for(fd->get(), POLLOUT, deadline)) {
+      continue;
+    }
+    const Result<bool> connected = connect_done(fd->get(), address);
+    if (!connected) {
+      return tl::unexpected(connected.error());
+    }
+    if (*connected) {
+      return fd;
+    }
+  }
+  return fd ? fail(Code::timeout, "no answer from " + to_text(address)) : std::move(fd);
+}
+
+Result<Fd> connect_to(const HostPort& root, double timeout_s) {
+  const Deadline deadline = Deadline::after(timeout_s);
   auto addresses = resolve(root);
   if (!addresses) {
     return tl::unexpected(addresses.error());
   }
-  std::string why = "no address";
-  for (size_t i = 0; !deadline.passed(); ++i) {  // rank 0 may not listen yet
-    const SocketAddress& address = (*addresses)[i % addresses->size()];
-    Result<Fd> fd = start_connect(address);
-    Result<bool> connected = false;
-    while (fd && connected && !*connected && !deadline.passed()) {
-      connected = wait_for(fd->get(), POLLOUT, deadline) ? connect_done(fd->get(), address) : false;
-    }
-    if (fd && connected && *connected) {
+  std::string why = "resolving the name took that long";
+  size_t attempts = 0;
+  while (!deadline.passed()) {  // rank 0 may not listen yet
+    auto fd = attempt((*addresses)[attempts++ % addresses->size()], deadline);
+    if (fd) {
       return fd;
     }
-    why = !fd ? fd.error().text : !connected ? connected.error().text : "no answer";
+    why = fd.error().text;
     ::poll(nullptr, 0, 20);
   }
-  return fail(Code::timeout, "rank 0 does not answer at " + to_text(root) + ": " + why);
+  return fail(Code::timeout, strf("rank 0 does not answer at %s within %g s: %s, the last: %s%s",
+                                  places(root, *addresses).c_str(), timeout_s,
+                                  counted(attempts, "attempt").c_str(), why.c_str(),
+                                  family_advice(*addresses, "tries").c_str()));
 }
 
 }  // namespace
@@ -175,8 +225,7 @@ Result<P2pPeer> P2pPeer::meet(int rank, const std::string& root, double timeout_
   if (!at) {
     return fail(Code::config, "PRUNEX_ROOT: " + at.error().text);
   }
-  const Deadline deadline = Deadline::after(timeout_s);
-  Result<Fd> fd = rank == 0 ? accept_at(*at, deadline) : connect_to(*at, deadline);
+  Result<Fd> fd = rank == 0 ? accept_at(*at, timeout_s) : connect_to(*at, timeout_s);
   if (!fd) {
     return tl::unexpected(fd.error());
   }

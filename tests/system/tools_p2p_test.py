@@ -231,9 +231,52 @@ def hello(protocol, release):
     return struct.pack("<III", 0x50325850, protocol, len(release)) + release.ljust(48, b"\0")
 
 
-def end_of_rank(rank, port):
+def end_of_rank(rank, port, host="127.0.0.1", **extra):
     return start("bench", "p2p", "--size", "64k", env={"PRUNEX_RANK": str(rank), "PRUNEX_WORLD_SIZE": "2",
-                                                      "PRUNEX_ROOT": f"127.0.0.1:{port}"})
+                                                      "PRUNEX_ROOT": f"{host}:{port}", **extra})
+
+
+def case_meeting_ends_in_time():
+    """No other end: PRUNEX_TIMEOUT ends the wait, and the error says where, how often and why."""
+
+    def alone(*arguments, **options):
+        begin = time.monotonic()
+        end = end_of_rank(*arguments, PRUNEX_TIMEOUT="1.5", **options)
+        out, err = end.communicate(timeout=LIMIT)
+        expect(end.returncode == 1 and out == "" and time.monotonic() - begin < 30, end.returncode, err)
+        expect("within 1.5 s" in err, err)
+        return err
+
+    port = free_port()
+    err = alone(0, port)
+    expect(f"127.0.0.1:{port} (IPv4)" in err and "listens on IPv4 only" in err and "IPv6" in err, err)
+    err = alone(1, port)
+    expect(f"127.0.0.1:{port} (IPv4)" in err and " attempts, the last: " in err and "refused" in err, err)
+    err = alone(1, port, host="[::1]")
+    expect(f"[::1]:{port} (IPv6)" in err and "tries IPv6 only" in err and "IPv4" in err, err)
+    # A black hole: its queue is full, so that nothing is answered.
+    with socket.socket() as hole:
+        hole.bind(("127.0.0.1", 0))
+        hole.listen(0)
+        fill = []
+        for _ in range(4):
+            fill.append(socket.socket())
+            fill[-1].setblocking(False)
+            fill[-1].connect_ex(hole.getsockname())
+        time.sleep(0.1)
+        err = alone(1, hole.getsockname()[1])
+        expect("1 attempt, the last: no answer from 127.0.0.1:" in err, err)
+        for link in fill:
+            link.close()
+
+
+def case_families_that_do_not_meet():
+    """IPv4 at one end and IPv6 at the other: each says its own, and that the other's may differ."""
+    port = free_port()
+    ends = [end_of_rank(0, port, PRUNEX_TIMEOUT="2"), end_of_rank(1, port, host="[::1]", PRUNEX_TIMEOUT="2")]
+    for end in ends:
+        out, err = end.communicate(timeout=LIMIT)
+        expect(end.returncode == 1 and out == "" and "IPv4" in err and "IPv6" in err, err)
 
 
 def speak(port, text):
