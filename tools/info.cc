@@ -18,13 +18,18 @@ std::string version_text(int version) {
   return strf("%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
 }
 
+// What a job would use, not all that the machine has.
 std::string device_names(const Inventory& inventory) {
   std::vector<std::string> names;
   for (const topo::Gpu& gpu : inventory.machine.gpus) {
     names.push_back("GPU " + gpu.bus_id);
   }
-  for (const topo::Nic& nic : inventory.machine.nics) {
-    names.push_back(nic.name());
+  for (const TransportState& t : inventory.transports) {
+    for (const std::string& device : t.usable ? t.devices : std::vector<std::string>()) {
+      if (std::find(names.begin(), names.end(), device) == names.end()) {
+        names.push_back(device);
+      }
+    }
   }
   return names.empty() ? "none" : join(names, ", ");
 }
@@ -60,7 +65,7 @@ std::string versions(const std::vector<std::string>& symbols) {
       parts.push_back(strf("%s %s-%s", family.name, first.c_str(), last.c_str()));
     }
   }
-  return join(parts, ", ");
+  return parts.empty() ? "no known table" : join(parts, ", ");
 }
 
 // The one line that answers "does it work here?".
@@ -69,9 +74,10 @@ std::string summary(const Inventory& inventory) {
     return "not ready: " + join(inventory.problems, "; ");
   }
   const LibraryState& plugin = inventory.nccl_plugin;
-  const std::string nccl = plugin.usable() ? strf("NCCL plugin at %s, %s, ", plugin.path.c_str(),
+  const std::string nccl = plugin.usable() ? strf("NCCL plugin at %s%s, %s, ", plugin.path.c_str(),
+                                                  plugin.version == 0 ? " (not PruneX's)" : "",
                                                   versions(plugin.symbols).c_str())
-                                           : "no NCCL plugin, ";
+                                           : "no NCCL plugin (scripts/build.sh builds it), ";
   return strf("ready: libprunex %s at %s, %stransports %s, devices %s",
               version_text(inventory.library.version).c_str(), inventory.library.path.c_str(),
               nccl.c_str(), usable_transports(inventory).c_str(), device_names(inventory).c_str());
@@ -102,6 +108,9 @@ std::string info_text(const Inventory& inventory) {
   std::string text = summary(inventory) + "\n\n";
   text += "library      " + library_text(inventory.library, "libprunex.so") + "\n";
   text += "NCCL plugin  " + library_text(inventory.nccl_plugin, "libnccl-net-prunex.so") + "\n";
+  if (!inventory.nccl_note.empty()) {
+    text += "             " + inventory.nccl_note + "\n";
+  }
   text += strf("kernels      %s (this CPU has %s)\n", inventory.isa.c_str(),
                join(inventory.isas, ", ").c_str());
   for (const TransportState& t : inventory.transports) {
@@ -182,10 +191,12 @@ std::string info_json(const Inventory& inventory) {
   j["summary"] = summary(inventory);
   j["library"] = library_json(inventory.library);
   j["nccl_plugin"] = library_json(inventory.nccl_plugin);
+  j["nccl_plugin"]["note"] = text_or_null(inventory.nccl_note);
   j["kernels"] = {{"isa", text_or_null(inventory.isa)}, {"available", inventory.isas}};
   j["transports"] = Json::array();
   for (const TransportState& t : inventory.transports) {
-    j["transports"].push_back({{"name", t.name}, {"usable", t.usable}, {"detail", t.detail}});
+    j["transports"].push_back(
+        {{"name", t.name}, {"usable", t.usable}, {"detail", t.detail}, {"devices", t.devices}});
   }
   j["machine"] = machine_json(inventory.machine);
   j["config"] = Json::array();

@@ -52,7 +52,11 @@ TransportState sockets(Config config) {
     networks +=
         strf("%s%s (%s)", networks.empty() ? "" : ", ", nic.name.c_str(), nic.address.c_str());
   }
-  return {"socket", !facts->nics.empty(), networks};
+  TransportState state{"socket", !facts->nics.empty(), networks};
+  for (const topo::NicFacts& nic : facts->nics) {
+    state.devices.push_back(nic.name);
+  }
+  return state;
 }
 
 TransportState verbs(const topo::Machine& machine) {
@@ -94,18 +98,44 @@ std::vector<std::string> nccl_tables() {
   return out;
 }
 
+// NCCL_NET_PLUGIN may be a list by comma: what of it means PruneX, or its first entry.
+std::string wanted_plugin(const Environment& environment) {
+  const std::string list = environment.lookup("NCCL_NET_PLUGIN").value_or("");
+  for (size_t begin = 0; begin < list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    if (list.substr(begin, end - begin).find("prunex") != std::string::npos) {
+      return list.substr(begin, end - begin);
+    }
+    begin = end + 1;
+  }
+  return list.substr(0, list.find(','));
+}
+
 // What is wrong with it, but for what the configuration's own fault is.
 void look_at_nccl_plugin(const Environment& environment, bool configured, Inventory& inventory) {
   const std::vector<std::string> tables = nccl_tables();
+  const std::string wanted = wanted_plugin(environment);
+  const bool by_path = wanted.find('/') != std::string::npos;
+  const bool ours = wanted.find("prunex") != std::string::npos;
   LibraryState& plugin = inventory.nccl_plugin;
-  plugin = probe_library(kNcclPlugin, tables, environment);
+  plugin = probe_nccl_plugin(tables, environment);
   if (plugin.path.empty()) {
-    const std::string wanted = environment.lookup("NCCL_NET_PLUGIN").value_or("");
-    if (wanted.find("prunex") != std::string::npos) {
+    if (ours) {
       inventory.problems.push_back(strf("NCCL_NET_PLUGIN=%s, but %s is not found; tried %s",
                                         wanted.c_str(), kNcclPlugin,
                                         join(plugin.tried, ", ").c_str()));
     }
+    return;
+  }
+  const std::string beside = beside_this_program(kNcclPlugin);
+  if (!beside.empty() && beside != plugin.path) {
+    inventory.nccl_note =
+        strf("NCCL would load %s (%s), not %s beside this command", plugin.path.c_str(),
+             by_path ? "NCCL_NET_PLUGIN" : "LD_LIBRARY_PATH", beside.c_str());
+  }
+  if (by_path && plugin.usable() && plugin.version == 0) {
+    inventory.nccl_note =
+        strf("NCCL would load %s (NCCL_NET_PLUGIN), which is not PruneX's", plugin.path.c_str());
     return;
   }
   for (const std::string& table : tables) {
@@ -115,11 +145,20 @@ void look_at_nccl_plugin(const Environment& environment, bool configured, Invent
     }
   }
   if (!plugin.usable() && configured) {
-    inventory.problems.push_back(plugin.path + ": " + plugin.problem);
+    inventory.problems.push_back((by_path ? "NCCL_NET_PLUGIN=" + wanted : plugin.path) + ": " +
+                                 plugin.problem);
   }
 }
 
 }  // namespace
+
+LibraryState probe_nccl_plugin(const std::vector<std::string>& symbols,
+                               const Environment& environment) {
+  const std::string wanted = wanted_plugin(environment);
+  return wanted.find('/') != std::string::npos
+             ? probe_file(wanted, symbols)
+             : probe_library(kNcclPlugin, symbols, environment, SearchOrder::loader_first);
+}
 
 Inventory take_inventory(const Environment& environment) {
   Inventory inventory;
@@ -132,7 +171,7 @@ Inventory take_inventory(const Environment& environment) {
   } else {
     inventory.problems.push_back(loaded.error().text);
   }
-  inventory.library = probe_library(kLibrary, {}, environment);
+  inventory.library = probe_library(kLibrary, {}, environment, SearchOrder::own_first);
   if (!inventory.library.usable()) {
     const std::string& path = inventory.library.path;
     inventory.problems.push_back((path.empty() ? std::string(kLibrary) : path) + ": " +

@@ -13,11 +13,13 @@ namespace prunex::tools {
 struct TransportState {
   std::string name;
   bool usable = false;
-  std::string detail;  // what it would use, or why it cannot be used
+  std::string detail;                     // what it would use, or why it cannot be used
+  std::vector<std::string> devices = {};  // that a job would use
 };
 
 struct Inventory {
   LibraryState library, nccl_plugin;
+  std::string nccl_note;          // NCCL would load something else than what is beside this command
   std::string isa;                // in force
   std::vector<std::string> isas;  // this CPU has
   std::vector<TransportState> transports;
@@ -27,6 +29,9 @@ struct Inventory {
   std::vector<std::string> problems;  // a job could not run
 };
 
+// What NCCL would load, after NCCL_NET_PLUGIN and LD_LIBRARY_PATH.
+[[nodiscard]] LibraryState probe_nccl_plugin(const std::vector<std::string>& symbols,
+                                             const Environment& environment);
 [[nodiscard]] Inventory take_inventory(const Environment& environment);
 
 }  // namespace prunex::tools

@@ -39,11 +39,14 @@ std::string prefix() {
   return path;
 }
 
-std::vector<std::string> folders(const Environment& environment) {
+std::vector<std::string> own_folders() {
   const std::string installed = PRUNEX_LIBDIR;  // of this build, mostly relative to the prefix
-  std::vector<std::string> out = {
-      prefix() + "/plugin", installed.starts_with('/') ? installed : prefix() + "/" + installed,
-      prefix() + "/lib", prefix() + "/lib64"};
+  return {prefix() + "/plugin", installed.starts_with('/') ? installed : prefix() + "/" + installed,
+          prefix() + "/lib", prefix() + "/lib64"};
+}
+
+std::vector<std::string> loader_path(const Environment& environment) {
+  std::vector<std::string> out;
   const std::string paths = environment.lookup("LD_LIBRARY_PATH").value_or("");
   for (size_t begin = 0; begin < paths.size();) {
     const size_t end = std::min(paths.find(':', begin), paths.size());
@@ -187,28 +190,51 @@ void load_in_child(const std::string& what, const std::vector<std::string>& symb
 
 }  // namespace
 
-LibraryState probe_library(const std::string& name, const std::vector<std::string>& symbols,
-                           const Environment& environment) {
+LibraryState probe_file(const std::string& path, const std::vector<std::string>& symbols) {
   LibraryState state;
-  for (const std::string& folder : folders(environment)) {
-    const std::string candidate = folder + "/" + name;
-    state.tried.push_back(candidate);
-    if (::access(candidate.c_str(), F_OK) == 0) {
-      state.path = canonical(candidate);
-      if (const Result<> complete = check_elf_complete(state.path); !complete) {
-        state.problem = complete.error().text;
-      } else {
-        load_in_child(state.path, symbols, state);
-      }
+  state.tried.push_back(path);
+  state.path = canonical(path);
+  if (const Result<> complete = check_elf_complete(state.path); !complete) {
+    state.problem = complete.error().text;
+  } else {
+    load_in_child(state.path, symbols, state);
+  }
+  return state;
+}
+
+LibraryState probe_library(const std::string& name, const std::vector<std::string>& symbols,
+                           const Environment& environment, SearchOrder order) {
+  std::vector<std::string> folders = own_folders();
+  const std::vector<std::string> path = loader_path(environment);
+  folders.insert(order == SearchOrder::own_first ? folders.end() : folders.begin(), path.begin(),
+                 path.end());
+  std::vector<std::string> tried;
+  for (const std::string& folder : folders) {
+    tried.push_back(folder + "/" + name);
+    if (::access(tried.back().c_str(), F_OK) == 0) {
+      LibraryState state = probe_file(tried.back(), symbols);
+      state.tried = std::move(tried);
       return state;
     }
   }
+  LibraryState state;
+  state.tried = std::move(tried);
   state.tried.push_back("the loader's folders");
   load_in_child(name, symbols, state);
   if (state.path.empty() && state.problem.empty()) {
     state.problem = "the loader does not say where it found it";
   }
   return state;
+}
+
+std::string beside_this_program(const std::string& name) {
+  for (const std::string& folder : own_folders()) {
+    const std::string candidate = folder + "/" + name;
+    if (::access(candidate.c_str(), F_OK) == 0) {
+      return canonical(candidate);
+    }
+  }
+  return {};
 }
 
 Result<> check_elf_complete(const std::string& path) {

@@ -19,12 +19,22 @@ struct LibraryState {
   [[nodiscard]] bool usable() const { return !path.empty() && problem.empty(); }
 };
 
-// Beside this program (build tree or installation), in LD_LIBRARY_PATH, then where the loader
-// looks. The library is loaded in a child process; one with NCCL's tables is also initialised
-// there, which shows whether it and the library it needs belong together.
+enum class SearchOrder {
+  own_first,     // beside this program (build tree or installation), then LD_LIBRARY_PATH
+  loader_first,  // the other way round, as dlopen goes
+};
+
+// In these folders, then where the loader looks. The library is loaded in a child process; one with
+// NCCL's tables is also initialised there, which shows whether it and the library it needs belong
+// together.
 [[nodiscard]] LibraryState probe_library(const std::string& name,
                                          const std::vector<std::string>& symbols,
-                                         const Environment& environment);
+                                         const Environment& environment, SearchOrder order);
+// This file and no other.
+[[nodiscard]] LibraryState probe_file(const std::string& path,
+                                      const std::vector<std::string>& symbols);
+// Its path; empty: it is not there.
+[[nodiscard]] std::string beside_this_program(const std::string& name);
 
 // A file cut short kills the process that maps it with SIGBUS; this only reads it.
 [[nodiscard]] Result<> check_elf_complete(const std::string& path);

@@ -11,6 +11,7 @@
 #include "plugin/base/config.h"
 #include "prunex/prunex.h"
 #include "tools/commands.h"
+#include "tools/inventory.h"
 #include "tools/library_probe.h"
 #include "tools/output.h"
 #include "tools/p2p_measure.h"
@@ -55,11 +56,13 @@ Result<std::string> find_plugin(const P2pSpec& spec, const Environment& environm
     }
     return spec.plugin.find('/') == std::string::npos ? "./" + spec.plugin : spec.plugin;
   }
-  const LibraryState state = probe_library(kPlugin, {}, environment);
+  const LibraryState state = probe_nccl_plugin({}, environment);
   if (!state.usable()) {
-    return fail(Code::system, strf("%s: %s; looked in %s. --plugin FILE says where it is",
-                                   state.path.empty() ? kPlugin : state.path.c_str(),
-                                   state.problem.c_str(), join(state.tried, ", ").c_str()));
+    return fail(Code::system,
+                strf("%s: %s; looked in %s. scripts/build.sh builds it, --plugin FILE "
+                     "says where it is",
+                     state.path.empty() ? kPlugin : state.path.c_str(), state.problem.c_str(),
+                     join(state.tried, ", ").c_str()));
   }
   return state.path;
 }

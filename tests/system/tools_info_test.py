@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import tempfile
 import xml.etree.ElementTree
@@ -75,7 +76,8 @@ def case_A6_nccl_plugin_with_versions_and_devices():
         expect(done.returncode == 1 and f"tried {folder}/" in done.stdout.splitlines()[0], done)
         expect(str(plugin) in done.stdout.splitlines()[0], "the paths tried", done)
         done = run(command, "info")
-        expect(done.returncode == 0 and "no NCCL plugin" in done.stdout.splitlines()[0], "not asked for", done)
+        first = done.stdout.splitlines()[0]
+        expect(done.returncode == 0 and "no NCCL plugin" in first and "scripts/build.sh builds it" in first, done)
 
 
 def case_A6_nccl_plugin_by_path():
@@ -85,6 +87,48 @@ def case_A6_nccl_plugin_by_path():
         shutil.copy(plugin.with_name("libprunex.so"), elsewhere)
         done = run(command, "info", LD_LIBRARY_PATH=elsewhere, NCCL_NET_PLUGIN="prunex")
         expect(done.returncode == 0 and f"{elsewhere}/{plugin.name}" in done.stdout, done)
+
+
+def case_A6_what_nccl_would_load():
+    """NCCL_NET_PLUGIN with a '/' is that file; else LD_LIBRARY_PATH goes before what is beside the command."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as elsewhere:
+        command, plugin = with_plugin(folder)
+        other = pathlib.Path(elsewhere, plugin.name)
+        shutil.copy(plugin, other)
+        shutil.copy(plugin.with_name("libprunex.so"), elsewhere)
+
+        def seen(**variables):
+            done = run(command, "info", **variables)
+            return done.returncode, done.stdout.splitlines()[0], [l.strip() for l in done.stdout.splitlines() if "would" in l]
+
+        expect(seen()[2] == [], "nothing else would be loaded")
+        for variables, why in (({"LD_LIBRARY_PATH": elsewhere, "NCCL_NET_PLUGIN": "prunex"}, "LD_LIBRARY_PATH"),
+                               ({"LD_LIBRARY_PATH": f"/nonexistent:{elsewhere}"}, "LD_LIBRARY_PATH"),
+                               ({"NCCL_NET_PLUGIN": str(other)}, "NCCL_NET_PLUGIN")):
+            code, first, notes = seen(**variables)
+            expect(code == 0 and f"NCCL plugin at {other}," in first, variables, first)
+            expect(notes == [f"NCCL would load {other} ({why}), not {plugin} beside this command"], variables, notes)
+        made = json.loads(run(command, "info", "--json", "-", NCCL_NET_PLUGIN=str(other)).stdout)["nccl_plugin"]
+        expect(made["path"] == str(other) and "would load" in made["note"], made)
+        os.truncate(other, 20000)
+        for variables in ({"NCCL_NET_PLUGIN": str(other)}, {"LD_LIBRARY_PATH": elsewhere}):
+            code, first, _ = seen(**variables)
+            expect(code == 1 and first.startswith("not ready") and f"{other}: library file truncated" in first, first)
+        other.unlink()
+        code, first, _ = seen(NCCL_NET_PLUGIN=str(other))
+        expect(code == 1 and f"NCCL_NET_PLUGIN={other}: cannot read it" in first, first)
+        code, first, notes = seen(LD_LIBRARY_PATH=elsewhere)
+        expect(code == 0 and f"NCCL plugin at {plugin}," in first and notes == [], first, notes)
+
+
+def case_headline_lists_what_would_be_used():
+    names = [name for _, name in socket.if_nameindex() if name != "lo"]
+    for variables in ({"NCCL_SOCKET_IFNAME": "=lo"}, {"NCCL_SOCKET_IFNAME": "^" + ",".join(["none", *names])}):
+        done = prunex("info", env=variables)
+        expect(done.code == 0 and "devices lo" in done.out.splitlines()[0], variables, done)
+        expect(not any(name in done.out.splitlines()[0].split("devices")[1] for name in names), names, done)
+        made = document(prunex("info", "--json", "-", env=variables))
+        expect({t["name"]: t["devices"] for t in made["transports"]}["socket"] == ["lo"], made)
 
 
 def case_A2_truncated_nccl_plugin():
