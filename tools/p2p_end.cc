@@ -142,10 +142,11 @@ Result<> write_reports(const P2pSpec& spec, const P2pReport& report) {
   return written;
 }
 
-Result<P2pReport> measure_all(const P2pSpec& spec, int rank, const OpenedNet& net, P2pPeer& peer) {
+Result<P2pReport> measure_all(const P2pSpec& spec, int rank, const Config& config,
+                              const OpenedNet& net, P2pPeer& peer) {
   const Environment environment = process_environment();
   P2pReport report;
-  Result<P2pLink> link = P2pLink::open(*net.api, spec.device, peer);
+  Result<P2pLink> link = P2pLink::open(*net.api, spec.device, config, peer);
   if (!link) {
     return tl::unexpected(link.error());
   }
@@ -171,7 +172,7 @@ Result<P2pReport> measure_all(const P2pSpec& spec, int rank, const OpenedNet& ne
 }
 
 Result<P2pReport> run_end(const P2pSpec& spec, int rank, const std::string& root,
-                          double timeout_s) {
+                          const Config& config) {
   const Environment environment = process_environment();
   const auto path = find_plugin(spec, environment);
   if (!path) {
@@ -181,7 +182,7 @@ Result<P2pReport> run_end(const P2pSpec& spec, int rank, const std::string& root
   if (!net) {
     return tl::unexpected(net.error());
   }
-  auto peer = P2pPeer::meet(rank, root, std::min(kMeetSeconds, timeout_s));
+  auto peer = P2pPeer::meet(rank, root, std::min(kMeetSeconds, config.timeout_s));
   if (!peer) {
     return tl::unexpected(peer.error());
   }
@@ -191,7 +192,7 @@ Result<P2pReport> run_end(const P2pSpec& spec, int rank, const std::string& root
   if (const int r = net->api->init(1, log_of_plugin); r != 0) {
     return tl::unexpected(net_error(*net->api, "init", r));
   }
-  auto report = measure_all(spec, rank, *net, *peer);
+  auto report = measure_all(spec, rank, config, *net, *peer);
   (void)net->api->finalize();
   return report;
 }
@@ -217,7 +218,7 @@ int run_p2p_end(const P2pSpec& spec, int rank, const std::string& root) {
       return complain(writable.error());
     }
   }
-  const auto report = run_end(spec, rank, root, loaded->config.timeout_s);
+  const auto report = run_end(spec, rank, root, loaded->config);
   if (!report) {
     return complain(report.error());
   }

@@ -3,15 +3,54 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
+#include "plugin/base/address.h"
 #include "plugin/base/clock.h"
+#include "plugin/base/interfaces.h"
 
 namespace prunex::tools {
 namespace {
 
-constexpr double kConnectSeconds = 30;
+constexpr double kConnectSeconds = 30;  // at most; PRUNEX_TIMEOUT may be less
+constexpr size_t kMaxAddress = 64;      // of its text
+
+// What PruneX takes for the device; empty: another network's device, no address.
+std::string address_of(const Config& config, const std::string& device) {
+  auto have = list_interfaces();
+  if (!have) {
+    return {};
+  }
+  std::erase_if(*have, [&](const Interface& i) {
+    return config.family != Family::any &&
+           i.address.family() != (config.family == Family::v4 ? AF_INET : AF_INET6);
+  });
+  const auto chosen = choose_interfaces(*have, config.socket_ifname);
+  for (const Interface& i : chosen ? *chosen : std::vector<Interface>()) {
+    if (i.name == device) {  // its first address is its best
+      return host_text(i.address).substr(0, kMaxAddress);
+    }
+  }
+  return {};
+}
+
+// Behind an error: the addresses of the two ends, and whether they can meet at all.
+std::string between(const std::string& here, const std::string& there) {
+  const auto mine = parse_host(here, 1), theirs = parse_host(there, 1);
+  if (!mine || !theirs) {
+    return {};
+  }
+  std::string text =
+      strf("; this end has %s (%s), the other %s (%s)", host_text(*mine).c_str(),
+           family_name(mine->family()), host_text(*theirs).c_str(), family_name(theirs->family()));
+  if (mine->family() != theirs->family()) {
+    text += ": they cannot meet. Give both the same NCCL_SOCKET_FAMILY";
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -63,24 +102,11 @@ Result<int> P2pLink::choose(const std::string& device) {
                                                  api_->name(), have.c_str()));
 }
 
-Result<> P2pLink::establish(int device, P2pPeer& peer) {
-  alignas(8) std::array<char, nccl::kHandleBytes> handle{};
-  if (const int r = api_->listen(device, handle.data(), &listen_); r != 0) {
-    return tl::unexpected(net_error(*api_, "listen", r));
-  }
-  auto other = peer.exchange(std::string_view(handle.data(), handle.size()));
-  if (!other) {
-    return tl::unexpected(other.error());
-  }
-  if (other->size() != handle.size()) {
-    return fail(Code::mismatch, strf("the other end's handle has %zu bytes", other->size()));
-  }
-  std::memcpy(handle.data(), other->data(), handle.size());
-  const int64_t begin = now_ns();
-  const Deadline deadline = Deadline::after(kConnectSeconds);
+Result<> P2pLink::connect_both(int device, char* handle, double timeout_s) {
+  const Deadline deadline = Deadline::after(timeout_s);
   while (send_ == nullptr || recv_ == nullptr) {
     if (send_ == nullptr) {
-      if (const int r = api_->connect(device, handle.data(), &send_); r != 0) {
+      if (const int r = api_->connect(device, handle, &send_); r != 0) {
         return tl::unexpected(net_error(*api_, "connect", r));
       }
     }
@@ -89,27 +115,51 @@ Result<> P2pLink::establish(int device, P2pPeer& peer) {
         return tl::unexpected(net_error(*api_, "accept", r));
       }
     }
-    if (deadline.passed()) {
+    if (deadline.passed() && (send_ == nullptr || recv_ == nullptr)) {
       return fail(Code::timeout, strf("the two ends could not connect over device %s of network %s "
                                       "within %g s",
-                                      device_.name.c_str(), api_->name(), kConnectSeconds));
+                                      device_.name.c_str(), api_->name(), timeout_s));
     }
     if (send_ == nullptr || recv_ == nullptr) {
       ::sched_yield();
     }
   }
+  return {};
+}
+
+Result<> P2pLink::establish(int device, const Config& config, P2pPeer& peer) {
+  alignas(8) std::array<char, nccl::kHandleBytes> handle{};
+  if (const int r = api_->listen(device, handle.data(), &listen_); r != 0) {
+    return tl::unexpected(net_error(*api_, "listen", r));
+  }
+  const std::string here = address_of(config, device_.name);
+  auto other = peer.exchange(std::string(handle.data(), handle.size()) + here);
+  if (!other) {
+    return tl::unexpected(other.error());
+  }
+  if (other->size() < handle.size() || other->size() > handle.size() + kMaxAddress) {
+    return fail(Code::mismatch, strf("the other end's handle has %zu bytes", other->size()));
+  }
+  std::memcpy(handle.data(), other->data(), handle.size());
+  const int64_t begin = now_ns();
+  auto connected = connect_both(device, handle.data(), std::min(kConnectSeconds, config.timeout_s));
+  if (!connected) {
+    connected.error().text += between(here, other->substr(handle.size()));
+    return connected;
+  }
   connect_us_ = static_cast<double>(now_ns() - begin) * 1e-3;
   return {};
 }
 
-Result<P2pLink> P2pLink::open(NetApi& api, const std::string& device, P2pPeer& peer) {
+Result<P2pLink> P2pLink::open(NetApi& api, const std::string& device, const Config& config,
+                              P2pPeer& peer) {
   P2pLink link;
   link.api_ = &api;
   const Result<int> chosen = link.choose(device);
   if (!chosen) {
     return tl::unexpected(chosen.error());
   }
-  if (auto done = link.establish(*chosen, peer); !done) {
+  if (auto done = link.establish(*chosen, config, peer); !done) {
     return tl::unexpected(done.error());
   }
   return link;

@@ -5,6 +5,7 @@
 #include <array>
 #include <string>
 
+#include "plugin/base/config.h"
 #include "plugin/base/result.h"
 #include "tools/net_api.h"
 #include "tools/p2p_peer.h"
@@ -13,8 +14,9 @@ namespace prunex::tools {
 
 class P2pLink {
  public:
-  // device: a name, a number, or empty for the first.
-  [[nodiscard]] static Result<P2pLink> open(NetApi& api, const std::string& device, P2pPeer& peer);
+  // device: a name, a number, or empty for the first. config: of this end; its deadline counts.
+  [[nodiscard]] static Result<P2pLink> open(NetApi& api, const std::string& device,
+                                            const Config& config, P2pPeer& peer);
   P2pLink(P2pLink&& other) noexcept { *this = std::move(other); }
   P2pLink& operator=(P2pLink&& other) noexcept;
   ~P2pLink() { close(); }
@@ -28,7 +30,8 @@ class P2pLink {
  private:
   P2pLink() = default;
   [[nodiscard]] Result<int> choose(const std::string& device);
-  [[nodiscard]] Result<> establish(int device, P2pPeer& peer);
+  [[nodiscard]] Result<> establish(int device, const Config& config, P2pPeer& peer);
+  [[nodiscard]] Result<> connect_both(int device, char* handle, double timeout_s);
   void close();
 
   NetApi* api_ = nullptr;

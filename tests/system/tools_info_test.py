@@ -110,6 +110,10 @@ def case_A6_what_nccl_would_load():
             expect(notes == [f"NCCL would load {other} ({why}), not {plugin} beside this command"], variables, notes)
         made = json.loads(run(command, "info", "--json", "-", NCCL_NET_PLUGIN=str(other)).stdout)["nccl_plugin"]
         expect(made["path"] == str(other) and "would load" in made["note"], made)
+        maps = pathlib.Path("/proc/self/maps").read_text(encoding="utf-8").split()
+        foreign = next(word for word in maps if word.endswith("/libc.so.6"))
+        code, first, notes = seen(NCCL_NET_PLUGIN=foreign)
+        expect(code == 0 and "(not PruneX's)" in first and "which is not PruneX's" in notes[0], first, notes)
         os.truncate(other, 20000)
         for variables in ({"NCCL_NET_PLUGIN": str(other)}, {"LD_LIBRARY_PATH": elsewhere}):
             code, first, _ = seen(**variables)

@@ -277,6 +277,18 @@ def case_families_that_do_not_meet():
     for end in ends:
         out, err = end.communicate(timeout=LIMIT)
         expect(end.returncode == 1 and out == "" and "IPv4" in err and "IPv6" in err, err)
+    # They meet, but their devices do not.
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return  # this machine has no IPv6
+    port = free_port()
+    ends = [end_of_rank(rank, port, PRUNEX_TIMEOUT="3", NCCL_SOCKET_IFNAME="=lo", NCCL_SOCKET_FAMILY=family)
+            for rank, family in enumerate(("AF_INET", "AF_INET6"))]
+    for end in ends:
+        out, err = end.communicate(timeout=LIMIT)
+        expect(end.returncode == 1 and out == "" and "127.0.0.1 (IPv4)" in err and "::1 (IPv6)" in err, err)
+        expect("NCCL_SOCKET_FAMILY" in err, err)
 
 
 def speak(port, text):
