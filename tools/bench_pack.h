@@ -28,7 +28,7 @@ struct BenchPackOptions {
   std::function<void(const std::string&)> progress;
 };
 
-// filters3x3, channels3x3, filters_channels3x3, channels1x1, blocks32, blocks128, nm24, dense
+// filters3x3, channels3x3, filters_channels3x3, channels1x1, blocks32, nm24, dense
 [[nodiscard]] const std::vector<std::string>& bench_pack_patterns();
 
 // Appends one object per (bytes, pattern, dtype, isa, op) to out["results"]:
