@@ -385,7 +385,9 @@ int main(int argc, char** argv) {
     return run_child(o);
   }
   if (o.plugin.empty()) {
-    o.plugin = tools::probe_library("libnccl-net-prunex.so", {}, process_environment()).path;
+    o.plugin = tools::probe_library("libnccl-net-prunex.so", {}, process_environment(),
+                                    tools::SearchOrder::own_first)
+                   .path;
   }
   if (o.seed == 0) {
     o.seed = static_cast<uint64_t>(now_ns()) % 1'000'000'007;
