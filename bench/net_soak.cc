@@ -385,17 +385,17 @@ int main(int argc, char** argv) {
     return run_child(o);
   }
   if (o.plugin.empty()) {
-    o.plugin = tools::probe_library("libnccl-net-prunex.so", {}, process_environment(),
-                                    tools::SearchOrder::own_first)
-                   .path;
+    using tools::SearchOrder;
+    const Environment environment = process_environment();
+    o.plugin =
+        tools::probe_library("libnccl-net-prunex.so", {}, environment, SearchOrder::own_first).path;
   }
   if (o.seed == 0) {
     o.seed = static_cast<uint64_t>(now_ns()) % 1'000'000'007;
   }
-  char self[PATH_MAX];
-  const ssize_t length = ::readlink("/proc/self/exe", self, sizeof self);
-  if (length <= 0 || length == sizeof self) {
+  char self[PATH_MAX] = {};
+  if (::readlink("/proc/self/exe", self, sizeof self - 1) <= 0) {
     return 1;
   }
-  return Soak(o, std::string(self, static_cast<size_t>(length))).run();
+  return Soak(o, self).run();
 }

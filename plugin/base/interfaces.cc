@@ -134,6 +134,23 @@ Result<InterfaceFilter> parse_interface_filter(std::string_view text) {
   return out;
 }
 
+Result<std::vector<Interface>> of_family(std::span<const Interface> have, Family family) {
+  std::vector<Interface> out;
+  for (const Interface& i : have) {
+    if (family == Family::any ||
+        i.address.family() == (family == Family::v4 ? AF_INET : AF_INET6)) {
+      out.push_back(i);
+    }
+  }
+  if (out.empty() && family != Family::any) {
+    return fail(Code::config,
+                strf("no interface has an %s address; have: %s. Unset PRUNEX_SOCKET_FAMILY and "
+                     "NCCL_SOCKET_FAMILY to take either family",
+                     family == Family::v4 ? "IPv4" : "IPv6", to_text(have).c_str()));
+  }
+  return out;
+}
+
 Result<std::vector<Interface>> choose_interfaces(std::span<const Interface> have,
                                                  std::string_view filter_text) {
   const auto filter = parse_interface_filter(filter_text);

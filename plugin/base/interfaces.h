@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plugin/base/address.h"
+#include "plugin/base/config.h"
 #include "plugin/base/result.h"
 
 namespace prunex {
@@ -31,6 +32,10 @@ struct InterfaceFilter {
   [[nodiscard]] bool matches(std::string_view name) const;
 };
 [[nodiscard]] Result<InterfaceFilter> parse_interface_filter(std::string_view text);
+
+// Those with an address of the family. An error, naming the variables, when there is none.
+[[nodiscard]] Result<std::vector<Interface>> of_family(std::span<const Interface> have,
+                                                       Family family);
 
 // The usable addresses, best first. Without a filter: everything but loopback and docker*, loopback
 // only when nothing else is there. Named loopback gives its address outside 127/8 first. Per

@@ -29,6 +29,7 @@ struct ControlOptions {
   std::optional<StoreCallbacks> store;  // rank 0 publishes its address there
   std::string store_prefix;             // name: tells communicators on one store or root apart
   std::string socket_ifname, port_range;
+  Family family = Family::any;
   double timeout_s = 1800;
 };
 

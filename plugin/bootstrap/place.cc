@@ -202,7 +202,11 @@ Result<Place> place_in_store(const ControlOptions& options) {
   if (!have) {
     return tl::unexpected(have.error());
   }
-  auto chosen = choose_interfaces(*have, options.socket_ifname);
+  const auto fitting = of_family(*have, options.family);
+  if (!fitting) {
+    return tl::unexpected(fitting.error());
+  }
+  auto chosen = choose_interfaces(*fitting, options.socket_ifname);
   if (!chosen) {
     return tl::unexpected(chosen.error());
   }

@@ -95,6 +95,7 @@ Result<> Comm::build() {
   control.store = options_.store;
   control.store_prefix = "prunex/" + options_.name;
   control.socket_ifname = config.socket_ifname;
+  control.family = config.family;
   control.port_range = config.port_range;
   control.timeout_s = config.timeout_s;
   auto opened = Control::open(control);

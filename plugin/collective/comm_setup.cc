@@ -19,7 +19,11 @@ Result<std::vector<topo::NicFacts>> usable_nics(const Config& config) {
   if (!have) {
     return tl::unexpected(have.error());
   }
-  auto chosen = choose_interfaces(*have, config.socket_ifname);
+  const auto fitting = of_family(*have, config.family);
+  if (!fitting) {
+    return tl::unexpected(fitting.error());
+  }
+  auto chosen = choose_interfaces(*fitting, config.socket_ifname);
   if (!chosen) {
     return tl::unexpected(chosen.error());
   }

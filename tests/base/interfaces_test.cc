@@ -47,6 +47,25 @@ TEST(Interfaces, default_is_all_but_lo_and_docker) {
               ElementsAre("eth0 10.0.0.1", "eth1 10.1.0.1", "eth1 fd00::1", "ib0 10.2.0.1"));
 }
 
+TEST(Interfaces, of_a_family) {
+  const auto names = [](Family family) {
+    std::vector<std::string> out;
+    const auto fitting = of_family(kMachine, family);
+    for (const Interface& one : *fitting) {
+      out.push_back(one.name + " " + host_text(one.address));
+    }
+    return out;
+  };
+  EXPECT_EQ(of_family(kMachine, Family::any)->size(), kMachine.size());
+  EXPECT_THAT(names(Family::v6), ElementsAre("lo ::1", "eth0 fe80::1", "eth1 fd00::1"));
+  EXPECT_EQ(of_family(kMachine, Family::v4)->size(), 6U);
+  const std::vector<Interface> four = {at("lo", "127.0.0.1"), at("eth0", "10.0.0.1")};
+  const auto none = of_family(four, Family::v6);
+  ASSERT_FALSE(none);
+  EXPECT_THAT(none.error().text, AllOf(HasSubstr("IPv6"), HasSubstr("eth0(10.0.0.1)"),
+                                       HasSubstr("NCCL_SOCKET_FAMILY")));
+}
+
 TEST(Interfaces, filters) {
   EXPECT_THAT(chosen(kMachine, "eth"),
               ElementsAre("eth0 10.0.0.1", "eth1 10.1.0.1", "eth1 fd00::1"));

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/nccl/net/devices.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <tuple>
 
@@ -11,11 +9,6 @@
 
 namespace prunex::nccl {
 namespace {
-
-bool family_fits(const Interface& one, Family wanted) {
-  return wanted == Family::any ||
-         one.address.family() == (wanted == Family::v4 ? AF_INET : AF_INET6);
-}
 
 std::string sysfs_path(const topo::Place& place) {
   std::string out;
@@ -29,16 +22,11 @@ std::string sysfs_path(const topo::Place& place) {
 
 Result<std::vector<Device>> choose_devices(std::span<const Interface> have,
                                            const topo::Machine& machine, const Config& config) {
-  std::vector<Interface> fitting;
-  std::copy_if(have.begin(), have.end(), std::back_inserter(fitting),
-               [&](const Interface& i) { return family_fits(i, config.family); });
-  if (fitting.empty() && config.family != Family::any) {
-    return fail(Code::config,
-                strf("no interface has an %s address; have: %s. Unset PRUNEX_SOCKET_FAMILY and "
-                     "NCCL_SOCKET_FAMILY to take either family",
-                     config.family == Family::v4 ? "IPv4" : "IPv6", to_text(have).c_str()));
+  const auto fitting = of_family(have, config.family);
+  if (!fitting) {
+    return tl::unexpected(fitting.error());
   }
-  auto chosen = choose_interfaces(fitting, config.socket_ifname);
+  auto chosen = choose_interfaces(*fitting, config.socket_ifname);
   if (!chosen) {
     return tl::unexpected(chosen.error());
   }
