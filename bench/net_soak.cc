@@ -373,9 +373,7 @@ int main(int argc, char** argv) {
   app.add_option("--seconds", o.seconds)->check(CLI::Range(1.0, 1e7))->capture_default_str();
   app.add_option("--seed", o.seed, "0: of the clock");
   app.add_option("--api", o.api, "version of the table, 0: the newest")->capture_default_str();
-  app.add_option("--peers", o.peers, "at most at a time")
-      ->check(CLI::Range(1, 16))
-      ->capture_default_str();
+  app.add_option("--peers", o.peers, "at most at a time, 1 to 16")->check(CLI::Range(1, 16));
   app.add_option("--plugin", o.plugin, "libnccl-net-prunex.so, as prunex info finds it");
   app.add_option("--child-fd", o.child_fd)->group("");
   app.add_option("--child-links", o.child_links)->group("");
