@@ -28,7 +28,7 @@ done
 readonly logs=$repo_root/build-logs
 readonly asan_suites=(base kernels topology bootstrap transport collective api nccl tools)
 # What has threads, or ranks that are threads; of the plugin's suites what is marked so.
-readonly tsan_suites=(base topology bootstrap transport collective api threads)
+readonly tsan_suites=(topology transport collective api threads)
 fuzz_seconds=10 # of each target
 [[ $long == false ]] || fuzz_seconds=120
 
