@@ -61,4 +61,33 @@ class Slots {
   bool receive_;
 };
 
+// Connection::test() for the tickets of one pool. An Op says whether it is_done(), the length() of
+// its message, and its mark.
+template <class Op, class Progress>
+[[nodiscard]] Io answer(Slots<Op>& ops, Ticket ticket, const bool& failed, Error& error,
+                        Progress progress, size_t* bytes, Mark* mark) {
+  const int slot = ops.find(ticket);
+  if (slot < 0) {
+    if (!failed) {  // the connection stays as it is
+      error = stale_ticket(ticket);
+    }
+    return Io::failed;
+  }
+  const Op& op = ops[slot];
+  if (!op.is_done() && !failed) {
+    progress();
+  }
+  if (!op.is_done()) {
+    return failed ? Io::failed : Io::again;
+  }
+  if (bytes != nullptr) {
+    *bytes = op.length();
+  }
+  if (mark != nullptr) {
+    *mark = op.mark;
+  }
+  ops.release(slot);
+  return Io::done;
+}
+
 }  // namespace prunex::transport

@@ -41,6 +41,8 @@ class ShmConnection final : public Connection {
     size_t bytes = 0;
     Mark mark = 0;
     bool done = false;
+    [[nodiscard]] bool is_done() const { return done; }
+    [[nodiscard]] size_t length() const { return bytes; }
   };
   struct RecvOp {
     std::byte* data = nullptr;
@@ -48,6 +50,8 @@ class ShmConnection final : public Connection {
     Aside* aside = nullptr;
     Mark mark = 0;
     bool done = false;
+    [[nodiscard]] bool is_done() const { return done; }
+    [[nodiscard]] size_t length() const { return message; }
   };
   struct Header {  // before every message; both ends run on one machine, so it is copied as it is
     uint64_t bytes;

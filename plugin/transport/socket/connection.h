@@ -42,6 +42,8 @@ class SocketConnection final : public Connection {
     size_t bytes = 0;
     int fragments = 0;  // not yet handed to the kernel
     Mark mark = 0;
+    [[nodiscard]] bool is_done() const { return fragments == 0; }
+    [[nodiscard]] size_t length() const { return bytes; }
   };
   struct RecvOp {
     std::byte* data = nullptr;  // from the announcement on, where the message goes
@@ -51,6 +53,8 @@ class SocketConnection final : public Connection {
     size_t message = 0, claimed = 0, received = 0;  // claimed: by fragments that have begun
     bool announced = false;                         // `message` is known
     bool done = false;                              // complete, and so are all before it
+    [[nodiscard]] bool is_done() const { return done; }
+    [[nodiscard]] size_t length() const { return message; }
   };
 
   [[nodiscard]] size_t stripes_of(size_t bytes) const;

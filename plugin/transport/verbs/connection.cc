@@ -114,29 +114,9 @@ VerbsConnection::Source VerbsConnection::source_of(const Region* region, const v
 }
 
 Io VerbsConnection::test(Ticket ticket, size_t* bytes, Mark* mark) {
-  const bool receives = is_receive(ticket);
-  const int slot = receives ? receives_.find(ticket) : sends_.find(ticket);
-  if (slot < 0) {
-    if (!failed_) {  // the connection stays as it is
-      error_ = stale_ticket(ticket);
-    }
-    return Io::failed;
-  }
-  const auto is_done = [&] { return receives ? receives_[slot].done : sends_[slot].done(); };
-  if (!is_done() && !failed_) {
-    (void)progress();
-  }
-  if (!is_done()) {
-    return failed_ ? Io::failed : Io::again;
-  }
-  if (bytes != nullptr) {
-    *bytes = receives ? receives_[slot].message : sends_[slot].bytes;
-  }
-  if (mark != nullptr) {
-    *mark = receives ? receives_[slot].mark : sends_[slot].mark;
-  }
-  receives ? receives_.release(slot) : sends_.release(slot);
-  return Io::done;
+  const auto go_on = [this] { (void)progress(); };
+  return is_receive(ticket) ? answer(receives_, ticket, failed_, error_, go_on, bytes, mark)
+                            : answer(sends_, ticket, failed_, error_, go_on, bytes, mark);
 }
 
 Io VerbsConnection::progress() {

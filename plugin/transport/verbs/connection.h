@@ -56,7 +56,8 @@ class VerbsConnection final : public Connection {
     uint64_t address = 0, capacity = 0;
     uint32_t key = 0;
     uint32_t unfinished = 0;  // posted writes that are not complete
-    [[nodiscard]] bool done() const { return placed && unfinished == 0; }
+    [[nodiscard]] bool is_done() const { return placed && unfinished == 0; }
+    [[nodiscard]] size_t length() const { return bytes; }
   };
   struct RecvOp {
     std::byte* data = nullptr;
@@ -66,6 +67,8 @@ class VerbsConnection final : public Connection {
     uint32_t sequence = 0;
     Mark mark = 0;
     bool granted = false, done = false;
+    [[nodiscard]] bool is_done() const { return done; }
+    [[nodiscard]] size_t length() const { return message; }
   };
   struct Early {  // a message in an eager place that has no receive yet
     uint32_t bytes = 0;

@@ -205,7 +205,7 @@ void VerbsConnection::on_sent(uint64_t id) {
   }
   SendOp& op = sends_[static_cast<int>(id)];
   --op.unfinished;
-  if (!op.done()) {
+  if (!op.is_done()) {
     return;
   }
   --unsent_;
