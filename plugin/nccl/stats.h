@@ -33,6 +33,11 @@ class Count {  // several threads may add
 
 struct KindCounts {
   Count messages, logical, wire;  // bytes
+  void message(uint64_t logical_bytes, uint64_t wire_bytes) {
+    messages.add(1);
+    logical.add(logical_bytes);
+    wire.add(wire_bytes);
+  }
 };
 
 struct DirectionCounts {
@@ -46,9 +51,9 @@ struct CollCounts {
   Count logical, wire, busy_ns;
 };
 
-struct MaskCounts {
+struct MaskCounts : KindCounts {
   std::string name;
-  Count messages, logical, wire, violated;
+  Count violated;
 };
 
 struct ContextStats {
@@ -58,7 +63,6 @@ struct ContextStats {
   Count violated;  // messages with something where the mask promised zeros: sent as they were
   Count connects, failures;
   std::atomic<int> open{0};  // comms
-  std::atomic<uint64_t> comm_id{0};
 
   // The counters of a mask; they stay where they are.
   [[nodiscard]] MaskCounts& of_mask(uint64_t mask, const std::string& name);

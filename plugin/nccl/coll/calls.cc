@@ -40,8 +40,6 @@ int init(void** ctx, uint64_t comm_id, Logger logger) {
     if (!context) {
       return report(context.error());
     }
-    (*context)->stats->comm_id = comm_id;
-    register_stats((*context)->stats);
     *ctx = context->get();
     return kSuccess;
   });

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/nccl/net/comm.h"
 
+#include <algorithm>
+
 #include "plugin/base/log.h"
 #include "plugin/nccl/status.h"
 
@@ -22,6 +24,21 @@ NetComm::~NetComm() {
                summary(totals).c_str());
     write_metrics();
   }
+}
+
+int NetComm::test(Request& request, int* done, int* bytes) {
+  *done = 0;
+  if (const int status = request.done ? kSuccess : pump(); status != kSuccess) {
+    return status;
+  }
+  if (request.done) {
+    *done = 1;
+    if (bytes != nullptr) {
+      bytes[0] = static_cast<int>(std::min<size_t>(request.bytes, INT32_MAX));
+    }
+    request.used = false;
+  }
+  return kSuccess;
 }
 
 int NetComm::usable() {

@@ -41,7 +41,8 @@ struct Request : Object {
   static constexpr Tag kTag = Tag::request;
   Request() : Object(kTag) {}
   NetComm* owner = nullptr;
-  bool used = false;
+  bool used = false, done = false;
+  size_t bytes = 0;  // logical; of a receive, once it is done
 };
 
 // Copying, scanning and expanding per call of test(), bytes: NCCL's progress thread serves others.
@@ -57,12 +58,26 @@ class NetComm : public Object {
  public:
   NetComm(Tag tag, Link link);
   virtual ~NetComm();
-  virtual int test(Request& request, int* done, int* bytes) = 0;
+  int test(Request& request, int* done, int* bytes);
 
   [[nodiscard]] const Context& context() const { return *link_.context; }
   [[nodiscard]] bool from_before_fork() const { return made_at_ != forks(); }
 
  protected:
+  // Moves what can be moved.
+  virtual int pump() = 0;
+  // A request that is not in use, or null; it is in use from now on.
+  template <class Kind>
+  [[nodiscard]] static Kind* claim(std::array<Kind, kMaxRequests>& all) {
+    for (Kind& one : all) {
+      if (!one.used) {
+        one.used = true;
+        one.done = false;
+        return &one;
+      }
+    }
+    return nullptr;
+  }
   [[nodiscard]] transport::Connection& connection() { return *link_.connection; }
   [[nodiscard]] ContextStats& stats() { return *link_.context->stats; }
   // The connection is of no use any more: says why once, answers the code for ever.
@@ -85,13 +100,11 @@ class SendComm final : public NetComm {
   ~SendComm() override;  // what was asked to be sent is sent, for a second at most
 
   int isend(const void* data, size_t bytes, const Memory* memory, void** request);
-  int test(Request& request, int* done, int* bytes) override;
 
  private:
-  enum class Stage : uint8_t { undecided, encoding, ready, posted, done };
+  enum class Stage : uint8_t { undecided, encoding, ready };
   struct Send : Request {
     const std::byte* data = nullptr;
-    size_t bytes = 0;
     Protocol protocol = Protocol::unknown;
     Stage stage = Stage::undecided;
     transport::Ticket ticket = 0;
@@ -100,11 +113,13 @@ class SendComm final : public NetComm {
     WireKind kind = WireKind::raw;
   };
 
-  int pump();
+  int pump() override;
   bool prepare(Send& send, size_t* budget);  // false: not ready to be posted
   void decide(Send& send);
   bool encode(Send& send, size_t* budget);
   bool violated(Send& send, size_t* budget);
+  void send_raw(Send& send);
+  void free_side(Send& send);
   int reap();
 
   std::array<Send, kMaxRequests> sends_;
@@ -123,23 +138,19 @@ class RecvComm final : public NetComm {
   explicit RecvComm(Link link);
 
   int irecv(void* data, size_t bytes, bool polled, void** request);
-  int test(Request& request, int* done, int* bytes) override;
 
  private:
-  enum class Stage : uint8_t { posted, decoding, done };
   struct Recv : Request, transport::Aside {
     void* room(size_t bytes) override;
     std::byte* data = nullptr;
     size_t capacity = 0;
     bool polled = false;  // somebody reads the buffer while it is written
-    size_t bytes = 0;     // logical, once known
-    Stage stage = Stage::posted;
     transport::Ticket ticket = 0;
     SideBuffer side;
     size_t side_bytes = 0;
   };
 
-  int pump();
+  int pump() override;
   int arrive();
   int decode(size_t* budget);
 

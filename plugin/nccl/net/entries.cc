@@ -53,8 +53,6 @@ int init(void** ctx, uint64_t comm_id, int traffic_class, Logger logger) {
     if (!context) {
       return report(context.error());
     }
-    (*context)->stats->comm_id = comm_id;
-    register_stats((*context)->stats);
     *ctx = context->get();
     return kSuccess;
   });

@@ -107,6 +107,7 @@ Result<std::shared_ptr<Context>> Host::open(uint64_t comm_id, int traffic_class,
   context->traffic_class = traffic_class;
   context->settings = settings_;
   contexts_.push_back(context);
+  register_stats(context->stats);
   return context;
 }
 

@@ -18,25 +18,22 @@ int RecvComm::irecv(void* data, size_t bytes, bool polled, void** request) {
   if (const int status = usable(); status != kSuccess) {
     return status;
   }
-  const auto free =
-      std::find_if(recvs_.begin(), recvs_.end(), [](const Recv& r) { return !r.used; });
-  if (free == recvs_.end()) {
+  Recv* const free = claim(recvs_);
+  if (free == nullptr) {
     return kSuccess;  // again
   }
   Recv& r = *free;
   r.data = static_cast<std::byte*>(data);
   r.capacity = bytes;
   r.polled = polled;
-  r.bytes = 0;
-  r.stage = Stage::posted;
   const transport::Io io = connection().irecv(r.data, r.capacity, nullptr, &r.ticket, &r);
   if (io == transport::Io::failed) {
     return broken_connection();
   }
   if (io == transport::Io::again) {
+    r.used = false;
     return kSuccess;
   }
-  r.used = true;
   posted_.push(&r);
   *request = static_cast<Request*>(&r);
   return kSuccess;
@@ -50,22 +47,6 @@ void* RecvComm::Recv::room(size_t bytes_wanted) {
   side = static_cast<RecvComm*>(owner)->buffers_.take(bytes_wanted);
   side_bytes = bytes_wanted;
   return side.memory.get();
-}
-
-int RecvComm::test(Request& request, int* done, int* bytes) {
-  Recv& r = static_cast<Recv&>(request);
-  *done = 0;
-  if (const int status = r.stage == Stage::done ? kSuccess : pump(); status != kSuccess) {
-    return status;
-  }
-  if (r.stage == Stage::done) {
-    *done = 1;
-    if (bytes != nullptr) {
-      bytes[0] = static_cast<int>(std::min<size_t>(r.bytes, INT32_MAX));
-    }
-    r.used = false;
-  }
-  return kSuccess;
 }
 
 int RecvComm::pump() {
@@ -94,15 +75,11 @@ int RecvComm::arrive() {
     }
     posted_.pop();
     if ((mark & transport::kAside) != 0) {
-      r.stage = Stage::decoding;
       encoded_.push(&r);
     } else {
       r.bytes = bytes;
-      r.stage = Stage::done;
-      KindCounts& counts = stats().received[WireKind::raw];
-      counts.messages.add(1);
-      counts.logical.add(bytes);
-      counts.wire.add(bytes);
+      r.done = true;
+      stats().received[WireKind::raw].message(bytes, bytes);
     }
     if (bytes >= left) {
       break;
@@ -142,13 +119,10 @@ int RecvComm::decode(size_t* budget) {
                 r.side_bytes, decoder_.fault().c_str(), connection().describe().c_str())});
     }
     r.bytes = decoder_.logical();
-    KindCounts& counts = stats().received[decoder_.kind()];
-    counts.messages.add(1);
-    counts.logical.add(r.bytes);
-    counts.wire.add(r.side_bytes);
+    stats().received[decoder_.kind()].message(r.bytes, r.side_bytes);
     buffers_.give(std::move(r.side));
     buffers_.give(std::move(bounce_));
-    r.stage = Stage::done;
+    r.done = true;
     decoding_ = false;
     encoded_.pop();
   }

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
 #include "plugin/api/registry.h"
 #include "plugin/base/log.h"
 #include "plugin/nccl/net/comm.h"
@@ -32,13 +30,11 @@ int SendComm::isend(const void* data, size_t bytes, const Memory* memory, void**
   if (const int status = usable(); status != kSuccess) {
     return status;
   }
-  const auto free =
-      std::find_if(sends_.begin(), sends_.end(), [](const Send& s) { return !s.used; });
-  if (free == sends_.end()) {
+  Send* const free = claim(sends_);
+  if (free == nullptr) {
     return kSuccess;  // again
   }
   Send& s = *free;
-  s.used = true;
   s.data = static_cast<const std::byte*>(data);
   s.bytes = bytes;
   s.protocol = protocol_of(thread_hint(&context()), memory, context().settings->fifo);
@@ -47,22 +43,6 @@ int SendComm::isend(const void* data, size_t bytes, const Memory* memory, void**
   waiting_.push(&s);
   *request = static_cast<Request*>(&s);
   return pump();
-}
-
-int SendComm::test(Request& request, int* done, int* bytes) {
-  Send& s = static_cast<Send&>(request);
-  *done = 0;
-  if (const int status = s.stage == Stage::done ? kSuccess : pump(); status != kSuccess) {
-    return status;
-  }
-  if (s.stage == Stage::done) {
-    *done = 1;
-    if (bytes != nullptr) {
-      bytes[0] = static_cast<int>(std::min<size_t>(s.bytes, INT32_MAX));
-    }
-    s.used = false;
-  }
-  return kSuccess;
 }
 
 // Prepares and posts in order, hands bytes to the kernel, and frees what is gone.
@@ -89,7 +69,6 @@ int SendComm::pump() {
     if (encoded) {
       encoder_.sent();
     }
-    s.stage = Stage::posted;
     waiting_.pop();
     posted_.push(&s);
   }
@@ -107,16 +86,12 @@ int SendComm::reap() {
     if (io == transport::Io::again) {
       break;
     }
-    KindCounts& counts = stats().sent[s.kind];
     const size_t wire = s.side ? s.side_bytes : s.bytes;
-    counts.messages.add(1);
-    counts.logical.add(s.bytes);
-    counts.wire.add(wire);
+    stats().sent[s.kind].message(s.bytes, wire);
     if (s.side) {
-      buffers_.give(std::move(s.side));
-      --encoded_in_flight_;
+      free_side(s);
     }
-    s.stage = Stage::done;
+    s.done = true;
     posted_.pop();
     if (wire >= left) {
       break;
@@ -163,8 +138,7 @@ void SendComm::decide(Send& s) {
     mask_counts_ = &stats().of_mask(hit.version->mask->digest, hit.version->name);
     mask_violations_ = hit.violations;
   } else {
-    const bool may_look = mode == NetMode::compact || backoff_.look();
-    if (!may_look) {
+    if (mode != NetMode::compact && !backoff_.look()) {
       s.stage = Stage::ready;
       return;
     }
@@ -198,11 +172,19 @@ bool SendComm::violated(Send& s, size_t* budget) {
     encoder_.begin({s.data, s.bytes}, s.side.span(), std::nullopt);
     return encode(s, budget);
   }
-  s.kind = WireKind::raw;
+  send_raw(s);
+  return true;
+}
+
+void SendComm::free_side(Send& s) {
   buffers_.give(std::move(s.side));
   --encoded_in_flight_;
+}
+
+void SendComm::send_raw(Send& s) {
+  free_side(s);
+  s.kind = WireKind::raw;
   s.stage = Stage::ready;
-  return true;
 }
 
 bool SendComm::encode(Send& s, size_t* budget) {
@@ -217,22 +199,19 @@ bool SendComm::encode(Send& s, size_t* budget) {
   if (result == codec::Encoding::violated) {
     return violated(s, budget);
   }
-  const bool masked = s.kind == WireKind::masked;
-  if (result == codec::Encoding::done) {
-    s.side_bytes = encoder_.size();
-    masked ? (void)0 : backoff_.paid();
-    if (masked) {
-      mask_counts_->messages.add(1);
-      mask_counts_->logical.add(s.bytes);
-      mask_counts_->wire.add(s.side_bytes);
-    }
-  } else {
-    masked ? (void)0 : backoff_.did_not_pay();
-    s.kind = WireKind::raw;
-    buffers_.give(std::move(s.side));
-    --encoded_in_flight_;
+  const bool masked = s.kind == WireKind::masked, pays = result == codec::Encoding::done;
+  if (!masked) {
+    pays ? backoff_.paid() : backoff_.did_not_pay();
   }
+  if (!pays) {
+    send_raw(s);
+    return true;
+  }
+  s.side_bytes = encoder_.size();
   s.stage = Stage::ready;
+  if (masked) {
+    mask_counts_->message(s.bytes, s.side_bytes);
+  }
   return true;
 }
 
