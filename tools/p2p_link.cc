@@ -10,7 +10,7 @@
 
 #include "plugin/base/address.h"
 #include "plugin/base/clock.h"
-#include "plugin/base/interfaces.h"
+#include "plugin/nccl/net/devices.h"
 
 namespace prunex::tools {
 namespace {
@@ -20,18 +20,10 @@ constexpr size_t kMaxAddress = 64;      // of its text
 
 // What PruneX takes for the device; empty: another network's device, no address.
 std::string address_of(const Config& config, const std::string& device) {
-  auto have = list_interfaces();
-  if (!have) {
-    return {};
-  }
-  std::erase_if(*have, [&](const Interface& i) {
-    return config.family != Family::any &&
-           i.address.family() != (config.family == Family::v4 ? AF_INET : AF_INET6);
-  });
-  const auto chosen = choose_interfaces(*have, config.socket_ifname);
-  for (const Interface& i : chosen ? *chosen : std::vector<Interface>()) {
-    if (i.name == device) {  // its first address is its best
-      return host_text(i.address).substr(0, kMaxAddress);
+  const auto devices = nccl::find_devices(config);
+  for (const nccl::Device& d : devices ? *devices : std::vector<nccl::Device>()) {
+    if (d.name == device) {
+      return host_text(d.address).substr(0, kMaxAddress);
     }
   }
   return {};

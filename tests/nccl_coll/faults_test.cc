@@ -30,9 +30,9 @@ TEST(CollNet, a_node_that_does_not_come_is_named_at_the_deadline) {
   config.timeout_s = 0.5;
   const auto context = context_with(config);
   Handle handles[3];
-  std::unique_ptr<coll::CollListener> listens[3];
+  std::unique_ptr<ListenComm> listens[3];
   for (int n = 0; n < 3; ++n) {
-    auto l = coll::listen(context, 0, std::as_writable_bytes(std::span(handles[n])));
+    auto l = listen(context, 0, std::as_writable_bytes(std::span(handles[n])), HandleFor::coll);
     ASSERT_TRUE(l) << l.error().text;
     listens[n] = std::move(*l);
   }
@@ -175,11 +175,11 @@ TEST(CollNet, closing_with_calls_in_flight) {
 void run_configured(const Config& config, int nodes,
                     const std::function<void(coll::CollComm&)>& body) {
   std::vector<Handle> handles(static_cast<size_t>(nodes));
-  std::vector<std::unique_ptr<coll::CollListener>> listens;
+  std::vector<std::unique_ptr<ListenComm>> listens;
   std::vector<const void*> pointers;
   const auto context = context_with(config);
   for (Handle& h : handles) {
-    auto l = coll::listen(context, 0, std::as_writable_bytes(std::span(h)));
+    auto l = listen(context, 0, std::as_writable_bytes(std::span(h)), HandleFor::coll);
     ASSERT_TRUE(l) << l.error().text;
     listens.push_back(std::move(*l));
     pointers.push_back(h.data());
@@ -235,13 +235,14 @@ TEST(CollNet, a_node_that_stands_still_in_the_middle_of_a_call) {
 TEST(CollNet, different_configurations_are_an_error) {
   const LogCapture log;
   std::vector<Handle> handles(2);
-  std::unique_ptr<coll::CollListener> listens[2];
+  std::unique_ptr<ListenComm> listens[2];
   const void* pointers[2];
   for (size_t n = 0; n < 2; ++n) {
     Config config;
     config.socket_ifname = "lo";
     config.algorithm = n == 0 ? "exchange" : "scatter";
-    auto l = coll::listen(context_with(config), 0, std::as_writable_bytes(std::span(handles[n])));
+    auto l = listen(context_with(config), 0, std::as_writable_bytes(std::span(handles[n])),
+                    HandleFor::coll);
     ASSERT_TRUE(l);
     listens[n] = std::move(*l);
     pointers[n] = handles[n].data();

@@ -63,7 +63,9 @@ int listen_on(void* ctx, int device, void* handle, void** listen_comm) {
       return invalid("CollNet listen", "the context is not open");
     }
     auto listener =
-        listen(context, device, std::span(static_cast<std::byte*>(handle), kHandleBytes));
+        listen(context, device,
+               std::span<std::byte, kHandleBytes>(static_cast<std::byte*>(handle), kHandleBytes),
+               HandleFor::coll);
     if (!listener) {
       return report(listener.error());
     }
@@ -83,7 +85,7 @@ int connect_all(void* const* handles, int ranks, int rank, void* listen_comm, vo
       return invalid("CollNet connect", strf("rank %d of %d ranks", rank, ranks).c_str());
     }
     auto comm = connect(std::span<const void* const>(handles, static_cast<size_t>(ranks)),
-                        static_cast<size_t>(rank), *static_cast<CollListener*>(listen_comm));
+                        static_cast<size_t>(rank), *static_cast<ListenComm*>(listen_comm));
     if (!comm) {
       return report(comm.error());
     }
@@ -258,7 +260,7 @@ int close_listen(void* listen_comm) {
     if (!handed().listeners.take(listen_comm)) {
       return invalid("CollNet closeListen", "not such a comm, or closed before");
     }
-    delete static_cast<CollListener*>(listen_comm);
+    delete static_cast<ListenComm*>(listen_comm);
     return kSuccess;
   });
 }

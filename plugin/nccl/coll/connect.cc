@@ -6,71 +6,22 @@
 
 #include "plugin/base/clock.h"
 #include "plugin/base/log.h"
-#include "plugin/base/wire.h"
-#include "plugin/nccl/net/connect.h"
 #include "plugin/transport/socket/wire.h"
 
 namespace prunex::nccl::coll {
 namespace {
 
-constexpr uint32_t kMagic = 0x4c4f4350;  // "PCOL"
-constexpr uint16_t kVersion = 1;
-constexpr size_t kPrefixBytes = 8;
 constexpr double kLongestConnectS = 30;  // NCCL's service thread stands still meanwhile
 
 }  // namespace
 
-Result<std::unique_ptr<CollListener>> listen(std::shared_ptr<Context> context, int device,
-                                             std::span<std::byte> handle) {
-  auto network = open_device(*context, device);
-  if (!network) {
-    return tl::unexpected(network.error());
-  }
-  auto out = std::make_unique<CollListener>();
-  out->context = std::move(context);
-  out->transport = std::move(*network);
-  auto listener = out->transport->listen();
-  if (!listener) {
-    return tl::unexpected(listener.error());
-  }
-  out->listener = std::move(*listener);
-  const std::string inner = out->listener->handle();
-  if (inner.size() > handle.size() - kPrefixBytes) {
-    return fail(Code::internal, strf("a listener's handle of %zu bytes does not fit NCCL's %zu",
-                                     inner.size(), handle.size()));
-  }
-  std::fill(handle.begin(), handle.end(), std::byte{0});
-  WireWriter w(handle);
-  w.put(kMagic);
-  w.put(kVersion);
-  w.put(static_cast<uint16_t>(inner.size()));
-  std::memcpy(handle.data() + kPrefixBytes, inner.data(), inner.size());
-  return out;
-}
-
 Result<CollHandle> decode_handle(std::span<const std::byte> bytes) {
-  WireReader r(bytes);
-  const auto magic = r.get<uint32_t>();
-  const auto version = r.get<uint16_t>();
-  const auto inner = r.get<uint16_t>();
-  if (!r.ok() || magic != kMagic) {
-    return fail(Code::mismatch,
-                "its handle is none of this plugin's CollNet: that node uses another network "
-                "plugin, or the handle was damaged; set NCCL_NET_PLUGIN=prunex on all nodes");
-  }
-  if (version != kVersion) {
-    return fail(Code::mismatch,
-                strf("its CollNet handle has version %u, this process speaks version %u: install "
-                     "the same prunex on all nodes",
-                     version, kVersion));
-  }
-  if (inner > r.left()) {
-    return fail(Code::mismatch, strf("its CollNet handle says %u bytes and has %zu: it was damaged "
-                                     "on the way",
-                                     inner, r.left()));
+  auto inner = read_handle(bytes, HandleFor::coll);
+  if (!inner) {
+    return tl::unexpected(inner.error());
   }
   CollHandle out;
-  out.transport.assign(reinterpret_cast<const char*>(bytes.data()) + kPrefixBytes, inner);
+  out.transport = *std::move(inner);
   auto listener = transport::decode_handle(out.transport);
   if (!listener) {
     return tl::unexpected(listener.error());
@@ -80,7 +31,7 @@ Result<CollHandle> decode_handle(std::span<const std::byte> bytes) {
 }
 
 Result<std::unique_ptr<CollComm>> connect(std::span<const void* const> handles, size_t self,
-                                          CollListener& listener) {
+                                          ListenComm& listener) {
   const Config& config = listener.context->settings->config;
   const double limit = std::min(config.timeout_s, kLongestConnectS);
   const Deadline deadline = Deadline::after(limit);

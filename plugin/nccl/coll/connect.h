@@ -7,25 +7,15 @@
 
 #include "plugin/base/result.h"
 #include "plugin/nccl/coll/comm.h"
-#include "plugin/nccl/net/host.h"
-#include "plugin/transport/transport.h"
+#include "plugin/nccl/net/connect.h"
 
 namespace prunex::nccl::coll {
 
-struct CollListener {
-  std::shared_ptr<Context> context;
-  std::shared_ptr<transport::Transport> transport;
-  std::unique_ptr<transport::Listener> listener;
-};
-
-// handle: kHandleBytes, filled up with zeros.
-[[nodiscard]] Result<std::unique_ptr<CollListener>> listen(std::shared_ptr<Context> context,
-                                                           int device, std::span<std::byte> handle);
-
-// Blocks until all nodes are connected; gives up after PRUNEX_TIMEOUT, and after 30 s in any case,
-// naming who is missing. handles: kHandleBytes each, by node.
+// `listener`: made for HandleFor::coll. Blocks until all nodes are connected; gives up after
+// PRUNEX_TIMEOUT, and after 30 s in any case, naming who is missing. handles: kHandleBytes each, by
+// node.
 [[nodiscard]] Result<std::unique_ptr<CollComm>> connect(std::span<const void* const> handles,
-                                                        size_t self, CollListener& listener);
+                                                        size_t self, ListenComm& listener);
 
 // What a handle carries; the error says what is wrong with it.
 struct CollHandle {

@@ -94,7 +94,8 @@ Result<std::shared_ptr<transport::Transport>> open_device(const Context& context
 }
 
 Result<std::unique_ptr<ListenComm>> listen(std::shared_ptr<Context> context, int device,
-                                           std::span<std::byte, kHandleBytes> handle) {
+                                           std::span<std::byte, kHandleBytes> handle,
+                                           HandleFor use) {
   auto opened = open_device(*context, device);
   if (!opened) {
     return tl::unexpected(opened.error());
@@ -103,7 +104,7 @@ Result<std::unique_ptr<ListenComm>> listen(std::shared_ptr<Context> context, int
   if (!listener) {
     return tl::unexpected(listener.error());
   }
-  if (auto written = write_handle((*listener)->handle(), handle); !written) {
+  if (auto written = write_handle((*listener)->handle(), handle, use); !written) {
     return tl::unexpected(written.error());
   }
   auto out = std::make_unique<ListenComm>();

@@ -27,7 +27,8 @@ struct ListenComm : Object {
 
 [[nodiscard]] Result<std::unique_ptr<ListenComm>> listen(std::shared_ptr<Context> context,
                                                          int device,
-                                                         std::span<std::byte, kHandleBytes> handle);
+                                                         std::span<std::byte, kHandleBytes> handle,
+                                                         HandleFor use = HandleFor::net);
 
 // nullptr: not yet.
 [[nodiscard]] Result<std::unique_ptr<RecvComm>> accept(ListenComm& listen);

@@ -10,7 +10,6 @@
 namespace prunex::nccl {
 namespace {
 
-constexpr uint32_t kHandleMagic = 0x4E58'5250;  // "PRXN"
 constexpr size_t kPrefixBytes = 8;
 constexpr uint32_t kHelloMagic = 0x4858'5250;  // "PRXH"
 constexpr size_t kHelloBytes = 12;
@@ -22,14 +21,15 @@ const char* name_of(Tuner tuner) {
 
 }  // namespace
 
-Result<> write_handle(std::string_view transport_handle, std::span<std::byte, kHandleBytes> out) {
+Result<> write_handle(std::string_view transport_handle, std::span<std::byte, kHandleBytes> out,
+                      HandleFor use) {
   if (transport_handle.size() > kHandleBytes - kPrefixBytes) {
     return fail(Code::internal, strf("a transport's handle of %zu bytes does not fit into %zu",
                                      transport_handle.size(), kHandleBytes - kPrefixBytes));
   }
   std::fill(out.begin(), out.end(), std::byte{0});
   transport::Writer(out)
-      .put(kHandleMagic)
+      .put(static_cast<uint32_t>(use))
       .put(kNetVersion)
       .put(static_cast<uint8_t>(transport_handle.size()))
       .put(uint8_t{0})
@@ -37,12 +37,12 @@ Result<> write_handle(std::string_view transport_handle, std::span<std::byte, kH
   return {};
 }
 
-Result<std::string> read_handle(std::span<const std::byte, kHandleBytes> handle) {
+Result<std::string> read_handle(std::span<const std::byte> handle, HandleFor use) {
   transport::Reader in(handle);
   const auto magic = in.get<uint32_t>();
   const auto version = in.get<uint16_t>();
   const auto length = in.get<uint8_t>();
-  if (magic != kHandleMagic) {
+  if (!in.ok() || magic != static_cast<uint32_t>(use)) {
     return fail(
         Code::mismatch,
         strf("the peer's handle is not PruneX's (it begins with %#010x): all ranks must run "
@@ -56,7 +56,8 @@ Result<std::string> read_handle(std::span<const std::byte, kHandleBytes> handle)
                      "release of PruneX on all nodes",
                      unsigned{version}, unsigned{kNetVersion}));
   }
-  if (length == 0 || length > kHandleBytes - kPrefixBytes) {
+  const size_t room = std::min(handle.size(), kHandleBytes);
+  if (length == 0 || room < kPrefixBytes || length > room - kPrefixBytes) {
     return fail(Code::mismatch,
                 strf("the peer's handle is damaged: it holds %u bytes of at most %zu",
                      unsigned{length}, kHandleBytes - kPrefixBytes));

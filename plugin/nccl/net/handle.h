@@ -17,11 +17,16 @@ namespace prunex::nccl {
 // Of the plugin; the transport's handle behind it has a version and a cookie of its own.
 inline constexpr uint16_t kNetVersion = 1;
 
-// magic u32, version u16, transport handle's length u8, 0 u8, the handle, zeros.
+// Whose listener a handle leads to; the first four bytes.
+enum class HandleFor : uint32_t { net = 0x4E58'5250, coll = 0x4C4F'4350 };  // "PRXN", "PCOL"
+
+// Magic, version u16, transport handle's length u8, 0 u8, the handle, zeros.
 [[nodiscard]] Result<> write_handle(std::string_view transport_handle,
-                                    std::span<std::byte, kHandleBytes> out);
+                                    std::span<std::byte, kHandleBytes> out,
+                                    HandleFor use = HandleFor::net);
 // What the transport's connect() wants. Never trusts the bytes.
-[[nodiscard]] Result<std::string> read_handle(std::span<const std::byte, kHandleBytes> handle);
+[[nodiscard]] Result<std::string> read_handle(std::span<const std::byte> handle,
+                                              HandleFor use = HandleFor::net);
 
 // Said by the connecting side and looked at by the accepting one.
 struct NetHello {
