@@ -34,7 +34,7 @@ void as_streams(std::span<const std::byte> bytes, size_t streams) {
   std::memset(into, 0x5A, sizeof into);
   Ticket tickets[kReceives];
   for (size_t i = 0; i < kReceives; ++i) {
-    require(c.irecv(into[i], kCapacity, nullptr, &tickets[i]) == Io::done);
+    require(c.irecv(into[i], kCapacity, nullptr, &tickets[i], nullptr) == Io::done);
   }
   const size_t each = bytes.size() / streams;
   for (size_t i = 0; i < streams; ++i) {
@@ -46,7 +46,7 @@ void as_streams(std::span<const std::byte> bytes, size_t streams) {
   }
   for (size_t i = 0; i < kReceives; ++i) {
     size_t n = 0;
-    require(c.test(tickets[i], &n) != Io::done || n <= kCapacity);
+    require(c.test(tickets[i], &n, nullptr) != Io::done || n <= kCapacity);
     for (size_t k = 0; k < kGuard; ++k) {
       require(into[i][kCapacity + k] == std::byte{0x5A});
     }
