@@ -27,6 +27,10 @@ double value_at(DType type, const std::byte* buffer, uint64_t element) {
       return static_cast<double>(half_to_float(load(uint16_t{})));
     case DType::bf16:
       return static_cast<double>(bfloat_to_float(load(uint16_t{})));
+    case DType::f8e4m3:
+      return static_cast<double>(e4m3_to_float(load(uint8_t{})));
+    case DType::f8e5m2:
+      return static_cast<double>(e5m2_to_float(load(uint8_t{})));
     case DType::i8:
       return static_cast<double>(load(int8_t{}));
     case DType::u8:

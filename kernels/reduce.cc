@@ -39,6 +39,8 @@ host::Acc acc_of(DType in) {
     case DType::f32:
     case DType::f16:
     case DType::bf16:
+    case DType::f8e4m3:
+    case DType::f8e5m2:
       return host::Acc::f32;
     case DType::f64:
       return host::Acc::f64;

@@ -19,6 +19,10 @@ constexpr int64_t exact_limit(DType type) {
       return 2048;
     case DType::bf16:
       return 256;
+    case DType::f8e4m3:
+      return 16;
+    case DType::f8e5m2:
+      return 8;
     case DType::i8:
       return 127;
     case DType::u8:
@@ -76,6 +80,10 @@ uint64_t encode(DType type, int64_t value, int64_t divisor) {
       return float_to_half(narrow);
     case DType::bf16:
       return float_to_bfloat(narrow);
+    case DType::f8e4m3:
+      return float_to_e4m3(narrow);
+    case DType::f8e5m2:
+      return float_to_e5m2(narrow);
     case DType::i8:
     case DType::u8:
     case DType::i32:
@@ -97,6 +105,10 @@ double decode(DType type, uint64_t bits) {
       return half_to_float(static_cast<uint16_t>(bits));
     case DType::bf16:
       return bfloat_to_float(static_cast<uint16_t>(bits));
+    case DType::f8e4m3:
+      return e4m3_to_float(static_cast<uint8_t>(bits));
+    case DType::f8e5m2:
+      return e5m2_to_float(static_cast<uint8_t>(bits));
     case DType::i8:
       return static_cast<double>(static_cast<int8_t>(bits));
     case DType::u8:

@@ -111,6 +111,8 @@ constexpr void fill_reductions(Table& t) {
   fill_takes<I64>(t.take[static_cast<size_t>(DType::i64)]);
   fill_takes<U32>(t.take[static_cast<size_t>(DType::u32)]);
   fill_takes<U64>(t.take[static_cast<size_t>(DType::u64)]);
+  fill_takes<F8E4M3>(t.take[static_cast<size_t>(DType::f8e4m3)]);
+  fill_takes<F8E5M2>(t.take[static_cast<size_t>(DType::f8e5m2)]);
   t.divide[static_cast<size_t>(Acc::f32)] = divide<float>;
   t.divide[static_cast<size_t>(Acc::f64)] = divide<double>;
   t.divide[static_cast<size_t>(Acc::i32)] = divide<int32_t>;
@@ -119,6 +121,8 @@ constexpr void fill_reductions(Table& t) {
   fill_put<float, F32>(t, Acc::f32, DType::f32);
   fill_put<float, F16>(t, Acc::f32, DType::f16);
   fill_put<float, BF16>(t, Acc::f32, DType::bf16);
+  fill_put<float, F8E4M3>(t, Acc::f32, DType::f8e4m3);
+  fill_put<float, F8E5M2>(t, Acc::f32, DType::f8e5m2);
   fill_put<double, F64>(t, Acc::f64, DType::f64);
   fill_put<int32_t, I8>(t, Acc::i32, DType::i8);
   fill_put<int32_t, U8>(t, Acc::i32, DType::u8);

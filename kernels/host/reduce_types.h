@@ -22,6 +22,8 @@ struct F32 : Plain<float, float> {};
 struct F64 : Plain<double, double> {};
 struct F16 : Plain<uint16_t, float> {};
 struct BF16 : Plain<uint16_t, float> {};
+struct F8E4M3 : Plain<uint8_t, float> {};
+struct F8E5M2 : Plain<uint8_t, float> {};
 struct I8 : Plain<int8_t, int32_t> {};
 struct U8 : Plain<uint8_t, int32_t> {};
 struct I32 : Plain<int32_t, int64_t> {};
@@ -106,6 +108,10 @@ inline typename T::Wide widen(const std::byte* p, size_t i) {
     return float_of(static_cast<int32_t>(f32_bits_of_f16(v)));
   } else if constexpr (kSame<T, BF16>) {
     return float_of(static_cast<int32_t>(static_cast<uint32_t>(v) << 16));
+  } else if constexpr (kSame<T, F8E4M3>) {
+    return float_of(static_cast<int32_t>(f32_bits_of_e4m3(v)));
+  } else if constexpr (kSame<T, F8E5M2>) {
+    return float_of(static_cast<int32_t>(f32_bits_of_e5m2(v)));
   } else {
     return v;
   }
@@ -118,6 +124,10 @@ inline void narrow(std::byte* p, size_t i, A v) {
     store_at(p, i, f16_of_f32_bits(static_cast<uint32_t>(bits_of(v))));
   } else if constexpr (kSame<T, BF16>) {
     store_at(p, i, bf16_of_f32_bits(static_cast<uint32_t>(bits_of(v))));
+  } else if constexpr (kSame<T, F8E4M3>) {
+    store_at(p, i, e4m3_of_f32_bits(static_cast<uint32_t>(bits_of(v))));
+  } else if constexpr (kSame<T, F8E5M2>) {
+    store_at(p, i, e5m2_of_f32_bits(static_cast<uint32_t>(bits_of(v))));
   } else if constexpr (kSame<T, F32> || kSame<T, F64>) {
     store_at(p, i, float_of(canonical(bits_of(v))));
   } else {

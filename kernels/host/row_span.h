@@ -25,6 +25,9 @@ namespace prunex::host {
     case DType::f16:
     case DType::bf16:
       return 0x7fff7fff7fff7fff;
+    case DType::f8e4m3:
+    case DType::f8e5m2:
+      return 0x7f7f7f7f7f7f7f7f;
     default:
       return ~uint64_t{0};
   }

@@ -74,9 +74,9 @@ struct Table {
   PackBlocks pack_blocks;
   UnpackBlocks unpack_blocks;
   // Indexed by DType, Acc and Take.
-  TakeBlock take[kNumDTypes][kNumTakes];
+  TakeBlock take[kNumAllDTypes][kNumTakes];
   DivideBlock divide[kNumAccs];
-  PutBlock put[kNumAccs][kNumDTypes];  // null where no reduction needs it
+  PutBlock put[kNumAccs][kNumAllDTypes];  // null where no reduction needs it
 };
 
 enum class Version : uint8_t { scalar = 0, avx2, avx512, avx512_vbmi2 };

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types and reduction operations; the numbers equal those of include/prunex/prunex.h.
+// Element types and reduction operations; the numbers equal those of include/prunex/prunex.h. The
+// 8-bit floats are NCCL's only: no call of the C API takes them.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 namespace prunex {
 
-enum class DType : uint8_t { f32 = 0, f64, f16, bf16, i8, u8, i32, i64, u32, u64 };
-inline constexpr int kNumDTypes = 10;
+enum class DType : uint8_t { f32 = 0, f64, f16, bf16, i8, u8, i32, i64, u32, u64, f8e4m3, f8e5m2 };
+inline constexpr int kNumDTypes = 10;     // of the C API
+inline constexpr int kNumAllDTypes = 12;  // of kernels and CollNet
 
 enum class Op : uint8_t { sum = 0, avg, max, min, prod };
 inline constexpr int kNumOps = 5;
@@ -27,18 +29,18 @@ inline constexpr int kNumOps = 5;
       return 2;
     case DType::i8:
     case DType::u8:
+    case DType::f8e4m3:
+    case DType::f8e5m2:
       return 1;
   }
   return 0;
 }
 
-[[nodiscard]] constexpr bool is_float(DType t) {
-  return t == DType::f32 || t == DType::f64 || t == DType::f16 || t == DType::bf16;
-}
+[[nodiscard]] constexpr bool is_float(DType t) { return t <= DType::bf16 || t >= DType::f8e4m3; }
 
 [[nodiscard]] constexpr const char* name_of(DType t) {
-  constexpr const char* kNames[] = {"f32", "f64", "f16", "bf16", "i8",
-                                    "u8",  "i32", "i64", "u32",  "u64"};
+  constexpr const char* kNames[] = {"f32", "f64", "f16", "bf16", "i8",     "u8",
+                                    "i32", "i64", "u32", "u64",  "f8e4m3", "f8e5m2"};
   return kNames[static_cast<size_t>(t)];
 }
 

@@ -65,7 +65,7 @@ Result<CallHeader> decode_call(std::span<const std::byte> bytes) {
   r.skip(2);
   h.payload = r.get<uint32_t>();
   h.culprit = static_cast<int32_t>(r.get<uint32_t>());
-  if (kind < 1 || kind > 3 || audit > 2 || h.op >= kNumOps || h.dtype >= kNumDTypes ||
+  if (kind < 1 || kind > 3 || audit > 2 || h.op >= kNumOps || h.dtype >= kNumAllDTypes ||
       h.scope > 2) {
     return fail(Code::mismatch, strf("call header with kind %u audit %u op %u dtype %u scope %u",
                                      kind, audit, h.op, h.dtype, h.scope));

@@ -45,6 +45,10 @@ void store(DType type, void* buffer, size_t i, Value value) {
       return put(buffer, i, float_to_half(static_cast<float>(value.real)));
     case DType::bf16:
       return put(buffer, i, float_to_bfloat(static_cast<float>(value.real)));
+    case DType::f8e4m3:
+      return put(buffer, i, float_to_e4m3(static_cast<float>(value.real)));
+    case DType::f8e5m2:
+      return put(buffer, i, float_to_e5m2(static_cast<float>(value.real)));
     case DType::i8:
       return put(buffer, i, static_cast<int8_t>(value.integer));
     case DType::u8:
@@ -70,6 +74,10 @@ Value load(DType type, const void* buffer, size_t i) {
       return {static_cast<double>(half_to_float(get<uint16_t>(buffer, i))), 0};
     case DType::bf16:
       return {static_cast<double>(bfloat_to_float(get<uint16_t>(buffer, i))), 0};
+    case DType::f8e4m3:
+      return {static_cast<double>(e4m3_to_float(get<uint8_t>(buffer, i))), 0};
+    case DType::f8e5m2:
+      return {static_cast<double>(e5m2_to_float(get<uint8_t>(buffer, i))), 0};
     case DType::i8:
       return {0, get<int8_t>(buffer, i)};
     case DType::u8:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// 16-bit float conversions against arithmetic on doubles, for all values and all rounding borders.
+// 16- and 8-bit float conversions against arithmetic on doubles, for all values and all rounding
+// borders.
 #include "kernels/half.h"
 
 #include <gtest/gtest.h>
@@ -131,6 +132,57 @@ TEST(HalfTest, float_to_bfloat_at_every_border) {
         << std::hex << std::bit_cast<uint32_t>(f);
   }
 }
+
+// The nearest 8-bit float; beyond the largest finite one, that one. E4M3 has numbers where other
+// formats have infinities, but for one NaN.
+double decode_e4m3(uint32_t bits) {
+  const double top[] = {256, 288, 320, 352, 384, 416, 448};
+  if ((bits & 0x78) != 0x78) {
+    return decode(bits, 4, 3);
+  }
+  return (bits & 7) == 7 ? std::nan("") : top[bits & 7] * ((bits & 0x80) != 0 ? -1 : 1);
+}
+double decode_e5m2(uint32_t bits) { return decode(bits, 5, 2); }
+
+uint8_t nearest_of(const std::vector<double>& ascending, double v) {
+  if (std::isnan(v)) {
+    return 0x7f;
+  }
+  const uint32_t sign = std::signbit(v) ? 0x80 : 0;
+  const double magnitude = std::fabs(v);
+  if (magnitude >= ascending.back()) {
+    return static_cast<uint8_t>(sign | (ascending.size() - 1));
+  }
+  const auto above = std::upper_bound(ascending.begin(), ascending.end(), magnitude);
+  const auto below = static_cast<uint32_t>(above - ascending.begin() - 1);
+  const double down = magnitude - ascending[below], up = *above - magnitude;
+  const bool round_up = up < down || (up == down && below % 2 == 1);
+  return static_cast<uint8_t>(sign | (below + (round_up ? 1 : 0)));
+}
+
+void check_f8(double (*decode_one)(uint32_t), float (*to_float)(uint8_t),
+              uint8_t (*of_float)(float), uint32_t codes) {
+  std::vector<double> ascending;
+  for (uint32_t v = 0; v < codes; ++v) {
+    ascending.push_back(decode_one(v));
+  }
+  for (uint32_t v = 0; v < 256; ++v) {
+    ASSERT_TRUE(same_float(to_float(static_cast<uint8_t>(v)), decode_one(v))) << std::hex << v;
+  }
+  for (const float f : borders(13)) {  // sign, 8 exponent bits, 3 fraction bits and one below
+    ASSERT_EQ(of_float(f), nearest_of(ascending, static_cast<double>(f)))
+        << std::hex << std::bit_cast<uint32_t>(f);
+  }
+  Rng rng(1);
+  for (int i = 0; i < 300'000; ++i) {  // from under the least subnormal to over the largest
+    const auto bits = static_cast<uint32_t>(((108 + below(rng, 38)) << 23) | (rng() & 0x807fffff));
+    const float f = std::bit_cast<float>(bits);
+    ASSERT_EQ(of_float(f), nearest_of(ascending, static_cast<double>(f))) << std::hex << bits;
+  }
+}
+
+TEST(HalfTest, e4m3_both_ways) { check_f8(decode_e4m3, e4m3_to_float, float_to_e4m3, 0x7f); }
+TEST(HalfTest, e5m2_both_ways) { check_f8(decode_e5m2, e5m2_to_float, float_to_e5m2, 0x7c); }
 
 class VectorHalfTest : public testing::TestWithParam<host::Version> {
  protected:

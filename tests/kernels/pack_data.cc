@@ -22,6 +22,10 @@ bool differs_from_zero(DType type, const std::byte* p) {
       return nonzero(static_cast<double>(half_to_float(load(uint16_t{}))));
     case DType::bf16:
       return nonzero(static_cast<double>(bfloat_to_float(load(uint16_t{}))));
+    case DType::f8e4m3:
+      return nonzero(static_cast<double>(e4m3_to_float(load(uint8_t{}))));
+    case DType::f8e5m2:
+      return nonzero(static_cast<double>(e5m2_to_float(load(uint8_t{}))));
     case DType::i8:
     case DType::u8:
       return load(uint8_t{}) != 0;

@@ -56,8 +56,9 @@ struct Case {
 // The slice of kept elements [begin, end). `where` in [0, 1] says where in a dropped gap it is cut.
 [[nodiscard]] Slice cut(const Case& c, uint64_t begin, uint64_t end, double where = 0);
 
-inline constexpr DType kAllTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i8,
-                                      DType::u8,  DType::i32, DType::i64, DType::u32,  DType::u64};
+inline constexpr DType kAllTypes[] = {DType::f32, DType::f64, DType::f16,    DType::bf16,
+                                      DType::i8,  DType::u8,  DType::i32,    DType::i64,
+                                      DType::u32, DType::u64, DType::f8e4m3, DType::f8e5m2};
 
 // Is this element something else than ±0? From its value, not from its bits.
 [[nodiscard]] bool differs_from_zero(DType type, const std::byte* p);

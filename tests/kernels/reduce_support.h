@@ -45,6 +45,16 @@ struct BF16 : Type<uint16_t, float> {
   static float read(uint16_t v) { return bfloat_to_float(v); }
   static uint16_t write(float v) { return float_to_bfloat(v); }
 };
+struct F8E4M3 : Type<uint8_t, float> {
+  static constexpr DType kType = DType::f8e4m3;
+  static float read(uint8_t v) { return e4m3_to_float(v); }
+  static uint8_t write(float v) { return float_to_e4m3(v); }
+};
+struct F8E5M2 : Type<uint8_t, float> {
+  static constexpr DType kType = DType::f8e5m2;
+  static float read(uint8_t v) { return e5m2_to_float(v); }
+  static uint8_t write(float v) { return float_to_e5m2(v); }
+};
 template <class T, DType kDType>
 struct Integer : Type<T, __int128> {
   static constexpr DType kType = kDType;

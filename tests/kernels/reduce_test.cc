@@ -75,6 +75,8 @@ TEST_P(ReduceTest, equals_the_model_in_every_type_op_and_count) {
   check_pair<F64, F64>(rng_);
   check_pair<F16, F16>(rng_);
   check_pair<BF16, BF16>(rng_);
+  check_pair<F8E4M3, F8E4M3>(rng_);
+  check_pair<F8E5M2, F8E5M2>(rng_);
   check_pair<I8, I8>(rng_);
   check_pair<U8, U8>(rng_);
   check_pair<I32, I32>(rng_);

@@ -38,14 +38,17 @@ enum NcclType {
   kFloat16,
   kFloat32,
   kFloat64,
-  kBfloat16
+  kBfloat16,
+  kFloat8e4m3,
+  kFloat8e5m2
 };
 enum NcclOp { kSum, kProd, kMax, kMin, kAvg };
-inline constexpr int kTypes = 10, kOps = 4;
+inline constexpr int kTypes = 12, kOps = 4;
 
 [[nodiscard]] inline DType dtype_of(int type) {
-  constexpr DType kAll[] = {DType::i8,  DType::u8,  DType::i32, DType::u32, DType::i64,
-                            DType::u64, DType::f16, DType::f32, DType::f64, DType::bf16};
+  constexpr DType kAll[] = {DType::i8,  DType::u8,   DType::i32,    DType::u32,
+                            DType::i64, DType::u64,  DType::f16,    DType::f32,
+                            DType::f64, DType::bf16, DType::f8e4m3, DType::f8e5m2};
   return kAll[type];
 }
 [[nodiscard]] inline size_t size_of_type(int type) { return size_of(dtype_of(type)); }
@@ -167,6 +170,10 @@ inline void store(int type, std::vector<std::byte>& b, size_t i, int64_t v) {
       return put(b, i, static_cast<float>(v));
     case kFloat64:
       return put(b, i, static_cast<double>(v));
+    case kFloat8e4m3:
+      return put(b, i, float_to_e4m3(static_cast<float>(v)));
+    case kFloat8e5m2:
+      return put(b, i, float_to_e5m2(static_cast<float>(v)));
     default:
       return put(b, i, float_to_bfloat(static_cast<float>(v)));
   }
@@ -190,6 +197,10 @@ inline void store(int type, std::vector<std::byte>& b, size_t i, int64_t v) {
       return static_cast<int64_t>(get<float>(b, i));
     case kFloat64:
       return static_cast<int64_t>(get<double>(b, i));
+    case kFloat8e4m3:
+      return static_cast<int64_t>(e4m3_to_float(get<uint8_t>(b, i)));
+    case kFloat8e5m2:
+      return static_cast<int64_t>(e5m2_to_float(get<uint8_t>(b, i)));
     default:
       return static_cast<int64_t>(bfloat_to_float(get<uint16_t>(b, i)));
   }

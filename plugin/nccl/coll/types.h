@@ -8,10 +8,11 @@
 
 namespace prunex::nccl::coll {
 
-// ncclDataType_t; nothing for what the kernels do not add (the 8-bit floats).
+// ncclDataType_t; nothing for numbers that came after NCCL 2.30.
 [[nodiscard]] constexpr std::optional<DType> type_of(int nccl) {
-  constexpr DType kTypes[] = {DType::i8,  DType::u8,  DType::i32, DType::u32, DType::i64,
-                              DType::u64, DType::f16, DType::f32, DType::f64, DType::bf16};
+  constexpr DType kTypes[] = {DType::i8,  DType::u8,   DType::i32,    DType::u32,
+                              DType::i64, DType::u64,  DType::f16,    DType::f32,
+                              DType::f64, DType::bf16, DType::f8e4m3, DType::f8e5m2};
   if (nccl < 0 || nccl >= static_cast<int>(std::size(kTypes))) {
     return std::nullopt;
   }
