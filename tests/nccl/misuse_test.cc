@@ -34,6 +34,8 @@ void refuse_misuse_of_net(Pipe& pipe) {
     return net.reg_mr(of, data, bytes, kPtrHost, &mr);
   };
   must_refuse("regMr of NULL", [&] { return regs(nullptr, 64); });
+  must_refuse("regMr of NULL data",
+              [&] { return net.reg_mr(pipe.send, nullptr, 64, kPtrHost, &mr); });
   must_refuse("regMr of 0 bytes", [&] { return regs(pipe.send, 0); });
   must_refuse("regMr of junk memory", [&] { return net.reg_mr(pipe.send, data, 64, 99, &mr); });
   must_refuse("deregMr of NULL", [&] { return net.dereg_mr(pipe.send, nullptr); });

@@ -126,7 +126,7 @@ TEST(CollNet, calls_that_cannot_be_meant) {
     const auto reduce = [&](const void* send, void* recv, size_t count, int type, int op) {
       return c.iallreduce(node.comm, send, recv, count, type, op, nullptr, nullptr, &request);
     };
-    EXPECT_EQ(reduce(x, x, 8, 12, kSum), kInvalidArgument);  // an 8-bit float
+    EXPECT_EQ(reduce(x, x, 8, 12, kSum), kInvalidArgument);  // no type of NCCL
     EXPECT_EQ(reduce(x, x, 8, kFloat32, kAvg), kInvalidArgument);
     EXPECT_EQ(reduce(nullptr, x, 8, kFloat32, kSum), kInvalidArgument);
     EXPECT_EQ(reduce(x, x, SIZE_MAX, kFloat32, kSum), kInvalidArgument);

@@ -109,8 +109,10 @@ int reg_mr(void* comm, void* data, size_t bytes, int type, void** mr) {
       return invalid("CollNet regMr", "not a comm, or nowhere to put the handle");
     }
     *mr = nullptr;
-    if (bytes == 0) {
-      return invalid("CollNet regMr", "a buffer of 0 bytes: there is nothing to register");
+    if (bytes == 0 || data == nullptr) {
+      return invalid("CollNet regMr", bytes == 0
+                                          ? "a buffer of 0 bytes: there is nothing to register"
+                                          : "NULL data");
     }
     if (type != kPtrHost) {
       return invalid(

@@ -249,6 +249,12 @@ Result<bool> CollComm::hear(Piece& p) {
 
 Result<> CollComm::conclude(Piece& p, std::span<const CollMessage> messages) {
   Verdict v = decide(messages);
+  // Digests say that masks differ; the name says whose mask it is.
+  if (p.hit && !p.hit->version->name.empty() && (v.error || v.mismatched)) {
+    const std::string here =
+        strf("; here the buffer is parameter %s", p.hit->version->name.c_str());
+    (v.error ? v.error->text : v.text) += here;
+  }
   if (v.error) {
     return tl::unexpected(*v.error);
   }

@@ -170,8 +170,9 @@ int reg_mr(void* comm, void* data, size_t bytes, int type, void** mr) {
       return invalid("regMr", "not a comm, or the handle's address is NULL");
     }
     *mr = nullptr;
-    if (bytes == 0) {
-      return invalid("regMr", "a buffer of 0 bytes: there is nothing to register");
+    if (bytes == 0 || data == nullptr) {
+      return invalid(
+          "regMr", bytes == 0 ? "a buffer of 0 bytes: there is nothing to register" : "NULL data");
     }
     if (type != kPtrHost) {
       return invalid("regMr", strf("memory of type %d: this device takes host memory (type %d)",
