@@ -116,9 +116,8 @@ def manual_family(
 
     members: (parameter name, dim) or (parameter name, dim, index), index as in Member; without it
     place i belongs to group i * groups // places, so that a flattened feature map repeats by
-    itself. The first member decides the number of groups unless `groups` says so. Dimension 0 of a
-    weight is scored as a filter, dimension 1 as a channel (the other way round in ConvTranspose);
-    tensors of one dimension follow, buffers are only cut.
+    itself. The first member decides the number of groups unless `groups` says so. Weights are
+    scored, tensors of one dimension follow, buffers are only cut.
 
         manual_family(net, "block1", [("conv1.weight", 0), ("bn1.weight", 0), ("bn1.bias", 0),
                                       ("conv2.weight", 1)])
@@ -278,7 +277,10 @@ def find_groups(
         raise ValueError(f"structure {structure!r} needs example=, one input of the model")
     tensors, _ = tensors_of(model)
     families = trace_families(model, example, residual=residual, opaque=set(opaque))
-    families += attention_families(model)
+    seen = {(m.name, m.dim) for f in families for m in f.members}
+    for family in attention_families(model):
+        if not any((m.name, m.dim) in seen for m in family.members):
+            families.append(family)
     out = []
     for family in families:
         names = {m.name for m in family.members}
