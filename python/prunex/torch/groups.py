@@ -49,7 +49,8 @@ class Family:
 
     kind: "channels", "heads", "mlp", "tiles", "nm" or "manual". Tiles: `tile` is the edge per
     dimension, 0 for the whole dimension, groups are the cells of the tile grid, row-major. N:M:
-    `nm` is (n, m, dim), groups are single elements, row-major, n kept in every m along dim.
+    `nm` is (n, m, dim), groups are single elements, row-major with dim moved last, so that every m
+    consecutive groups are one window of which n are kept.
     """
 
     name: str
