@@ -74,7 +74,8 @@ class RoundReport:
 
 def node_consensus(state: State, exchange: Exchange) -> None:
     """Step 2: a = s_i = mean_j(theta_ij + u_ij); b = z~_i = (P rho1 s_i + rho2 (z - v_i)) / (P rho1
-    + rho2), the minimiser before the projection."""
+    + rho2), the minimiser before the projection. With one node the second level is not there
+    (rho2 = 0): z~ = s, plain consensus ADMM."""
     state.load_thetas_(state.views["a"])
     state.a.add_(state.u)
     exchange.node_sum_(state.a)
@@ -272,7 +273,8 @@ def run_round(
     rho1, rho2 = float(state.rho1.mean()), float(state.rho2.mean())
     if adapt:
         scale_penalty(state, 1, rebalanced(squares["r1"], squares["s1"], state.rho1, options))
-        scale_penalty(state, 2, rebalanced(squares["r2"], squares["s2"], state.rho2, options))
+        if exchange.M > 1:
+            scale_penalty(state, 2, rebalanced(squares["r2"], squares["s2"], state.rho2, options))
     state.pull_changed()
     width = state.a.element_size()
     return RoundReport(
