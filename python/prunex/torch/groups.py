@@ -261,6 +261,9 @@ def find_groups(
     or parameters (by name) never pruned. opaque: modules the tracer must not enter; what they read
     and give stays dense. Network outputs are never pruned.
 
+    Families hold names only, so one list serves equal models. torch.fx replaces nn.Module's call
+    while it traces: no other thread may run a model meanwhile.
+
     Raises UntraceableError naming the module when the graph cannot be traced; then use `opaque`,
     or manual_family.
     """
