@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests import prunex from the source tree."""
-import pathlib
+"""The package is found in this checkout unless another one is installed for the test."""
+
+import os
 import sys
+from pathlib import Path
 
-import torch
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-torch.set_num_threads(1)
+_HERE = Path(__file__).resolve().parent
+if not os.environ.get("PRUNEX_TEST_INSTALLED"):
+    sys.path.insert(0, str(_HERE.parent))
+sys.path.insert(0, str(_HERE))

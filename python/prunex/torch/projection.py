@@ -40,6 +40,7 @@ def member_norms(member: Member, groups: int, tensor: torch.Tensor) -> torch.Ten
     return out.index_add_(0, torch.from_numpy(index[where]).to(places.device), places[where_t])
 
 
+@torch.no_grad()
 def family_scores(
     family: Family, tensors: Mapping[str, torch.Tensor], weights: Mapping[str, float] | None = None
 ) -> torch.Tensor:
@@ -90,6 +91,7 @@ def _cell_sums(tensor: torch.Tensor, tile: Sequence[int]) -> torch.Tensor:
     return out
 
 
+@torch.no_grad()
 def all_scores(
     families: Sequence[Family],
     tensors: Mapping[str, torch.Tensor],
