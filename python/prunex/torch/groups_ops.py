@@ -36,19 +36,24 @@ _REDUCTIONS = {"mean", "sum", "amax", "amin"}
 _SOFTMAX = {"softmax", "log_softmax"}
 _MATMUL = {"matmul", "bmm"}
 _MOVING_MODULES = (nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle)
+
+
+def _own_classes(file) -> tuple[type, ...]:
+    """Classes a file of torch.nn.modules defines, without those it imports."""
+    every = [c for c in vars(file).values() if isinstance(c, type)]
+    return tuple(c for c in every if c.__module__ == file.__name__)
+
+
 _SPATIAL_MODULES = (
     nn.Upsample,
-    *(c for c in vars(nn.modules.pooling).values() if isinstance(c, type)),
-    *(c for c in vars(nn.modules.padding).values() if isinstance(c, type)),
+    *_own_classes(nn.modules.pooling),
+    *_own_classes(nn.modules.padding),
 )
 _ACTIVATIONS = tuple(
     c
-    for name, c in vars(nn.modules.activation).items()
-    if isinstance(c, type)
-    and issubclass(c, nn.Module)
-    and c.__module__ == "torch.nn.modules.activation"
-    and "Softm" not in name
-    and name not in ("MultiheadAttention", "GLU", "PReLU", "LogSoftmax")
+    for c in _own_classes(nn.modules.activation)
+    if "Softm" not in c.__name__
+    and c.__name__ not in ("MultiheadAttention", "GLU", "PReLU", "LogSoftmax")
 )
 
 
