@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """H-SADMM against its definition: invariants, a plain second implementation, convergence."""
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -19,12 +20,14 @@ from prunex.torch.schedule import Constant, Ramp
 X = torch.randn(96, 1, 8, 8, generator=torch.Generator().manual_seed(5))
 Y = torch.randint(0, 3, (96,), generator=torch.Generator().manual_seed(6))
 FLAT = find_groups(Flat(), X[:1])
+SEEDED = threading.Lock()
 
 
 def start(comm, families=FLAT, density=0.5, seed=0, build=Flat, optimizer=None, **options):
     """An HSADMM on a fresh model; every rank has a seed of its own, rank 0's model counts."""
-    torch.manual_seed(seed + 100 * comm.rank)
-    model = build()
+    with SEEDED:  # ranks are threads and share the generator
+        torch.manual_seed(seed + 100 * comm.rank)
+        model = build()
     make = optimizer or (lambda ps: torch.optim.SGD(ps, 0.05, momentum=0.9))
     options.setdefault("local_steps", 2)
     return HSADMM(
@@ -97,13 +100,11 @@ def test_all_ones_mask_is_the_dense_path():
 
 def test_one_process_is_plain_admm():
     """theta: gradient + rho (theta - z + u); z = projection of theta + u; u += theta - z."""
-    torch.manual_seed(0)
-    comm = World((1,))
 
     def rank(comm):
         return start(comm, (), 1.0, balance=None, optimizer=lambda p: torch.optim.SGD(p, 0.05))
 
-    (admm,) = comm.run(rank)
+    (admm,) = World((1,)).run(rank)
     model = Flat()
     model.load_state_dict(admm.model.state_dict())
     ps = list(model.parameters())
@@ -368,8 +369,6 @@ def test_converges_to_the_pooled_optimum(nodes):
     """Convex, no pruning: z goes to the least-squares solution of all ranks' data."""
     admms, a, b = least_squares(nodes, lambda m: (), 1.0, 60, rho1=1.0, rho2=1.0)
     best = torch.linalg.lstsq(a, b[:, None]).solution[:, 0]
-    if len(set(nodes)) > 1:  # a node counts as its ranks do: the optimum is the same
-        assert (admms[0].state.z - best).abs().max() < 5e-3
     assert (admms[0].state.z - best).abs().max() < 5e-3
     assert admms[0].reports[-1].r < 0.05 * admms[0].reports[0].r
     assert any(r.converged for r in admms[0].reports) or admms[0].reports[-1].r < 1e-2
