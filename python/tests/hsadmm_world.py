@@ -110,7 +110,7 @@ class Comm:
         return sum(self.world.nodes[:node])
 
     def all_reduce(self, send, recv=None, op="sum", layout=None, scope="world", async_op=False):
-        assert op == "sum" and not async_op and send.is_contiguous()
+        assert op in ("sum", "avg") and not async_op and send.is_contiguous()
         keep = None if layout is None else layout.keep()
         values = self.world.gather(self.rank, (send.clone(), scope, send.numel(), keep))
         assert len({v[1:3] for v in values}) == 1, "ranks make different calls"
@@ -124,9 +124,11 @@ class Comm:
             ranks = [self._first(n) for n in range(self.num_nodes)]
         else:
             ranks = range(self.size)
-        total = sum(values[r][0] for r in list(ranks)[1:]) + values[ranks[0]][0] if (
-            len(ranks) > 1
-        ) else values[ranks[0]][0].clone()
+        total = values[ranks[0]][0].clone()
+        for r in ranks[1:]:
+            total += values[r][0]
+        if op == "avg":
+            total /= len(ranks)
         if keep is not None:
             total[~torch_bool(keep)] = 0
         if scope == "leaders" and self.rank == 0:

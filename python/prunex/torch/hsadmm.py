@@ -221,8 +221,7 @@ class HSADMM:
         if self.phase == FINETUNE:
             if self.exchange_gradients and self.exchange.size > 1:
                 copy_all(state.views["a"], grads)
-                self.exchange.world_sum_(state.a, masked=True)
-                state.a.mul_(1.0 / self.exchange.size)
+                self.exchange.world_mean_(state.a, masked=True)
                 copy_all(grads, state.views["a"])
         else:
             add_proximal(state, grads)
@@ -310,7 +309,7 @@ class HSADMM:
             if first:
                 self.exchange.from_rank_0_(flat)
             else:
-                self.exchange.world_sum_(flat).div_(self.exchange.size)
+                self.exchange.world_mean_(flat)
             buffer.copy_(flat.reshape(buffer.shape))
 
     # ---- results

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What H-SADMM sends: sums over a node, over leaders (compacted by the masks) and over the world."""
+"""What H-SADMM sends: means over a node, over leaders (compacted by the masks) and over the world."""
 from __future__ import annotations
 
 import time
@@ -30,30 +30,40 @@ class Exchange:
         self._masks: dict[str, object] = {}
         self._layout = None
 
-    # ---- sums
+    # ---- reductions
 
-    def _sum(self, tensor: torch.Tensor, scope: str, layout=None) -> torch.Tensor:
+    def _reduce(self, send, recv, op: str, scope: str, layout=None) -> torch.Tensor:
         start = time.perf_counter()
-        host = tensor if tensor.device.type == "cpu" else tensor.cpu()
-        self.comm.all_reduce(host, host, op="sum", scope=scope, layout=layout)
-        if host is not tensor:
-            tensor.copy_(host)
+        if recv.device.type == "cpu":
+            self.comm.all_reduce(send, recv, op=op, scope=scope, layout=layout)
+        else:
+            host = send.cpu()
+            self.comm.all_reduce(host, host, op=op, scope=scope, layout=layout)
+            recv.copy_(host)
         self.seconds += time.perf_counter() - start
-        return tensor
+        return recv
 
-    def node_sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum over the ranks of this node, in place, on all of them."""
-        return self._sum(tensor, "node") if self.size > 1 else tensor
+    def node_mean(self, send: torch.Tensor, recv: torch.Tensor) -> torch.Tensor:
+        """recv: mean of send over the ranks of this node, on all of them; send stays."""
+        if self.size == 1:
+            return recv.copy_(send)
+        return self._reduce(send, recv, "avg", "node")
 
-    def leaders_sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum over nodes of the leaders' flat buffers, compacted, in place, on every rank."""
-        return self._sum(tensor, "leaders", self._layout) if self.size > 1 else tensor
-
-    def world_sum_(self, tensor: torch.Tensor, masked: bool = False) -> torch.Tensor:
-        """Sum over all ranks, in place; masked: the flat buffer with the masks' layout."""
+    def leaders_mean_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Mean over nodes of the leaders' flat buffers, compacted, in place, on every rank."""
         if self.size == 1:
             return tensor
-        return self._sum(tensor, "world", self._layout if masked else None)
+        return self._reduce(tensor, tensor, "avg", "leaders", self._layout)
+
+    def world_sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over all ranks, in place."""
+        return self._reduce(tensor, tensor, "sum", "world") if self.size > 1 else tensor
+
+    def world_mean_(self, tensor: torch.Tensor, masked: bool = False) -> torch.Tensor:
+        """Mean over all ranks, in place; masked: of the flat buffer, compacted."""
+        if self.size == 1:
+            return tensor
+        return self._reduce(tensor, tensor, "avg", "world", self._layout if masked else None)
 
     def from_rank_0_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Rank 0's values on every rank."""

@@ -76,17 +76,13 @@ def node_consensus(state: State, exchange: Exchange) -> None:
     """Step 2: a = s_i = mean_j(theta_ij + u_ij); b = z~_i = (P rho1 s_i + rho2 (z - v_i)) / (P rho1
     + rho2), the minimiser before the projection. With one node the second level is not there
     (rho2 = 0): z~ = s, plain consensus ADMM."""
-    state.load_thetas_(state.views["a"])
-    state.a.add_(state.u)
-    exchange.node_sum_(state.a)
-    if exchange.P > 1:
-        state.a.mul_(1.0 / exchange.P)
+    state.add_thetas_(state.views["u"])  # u holds theta + u until step 7
+    exchange.node_mean(state.u, state.a)
     torch.sub(state.z, state.v, out=state.b)
     for run in state.runs():
         near = exchange.P * run.rho1
         part = slice(run.begin, run.end)
-        state.b[part].mul_(run.rho2 / (near + run.rho2))
-        state.b[part].add_(state.a[part], alpha=near / (near + run.rho2))
+        state.b[part].lerp_(state.a[part], near / (near + run.rho2))
 
 
 def node_scores(state: State, exchange: Exchange, options: Options) -> tuple[np.ndarray, bool]:
@@ -152,23 +148,19 @@ def consensus_and_duals(state: State, exchange: Exchange) -> dict[str, torch.Ten
     state.zero_dropped_(state.views["v"])
     state.z_i.sub_(state.b)
     out["dz_i"] = norms(state.views["z_i"])
-    state.z_i.copy_(state.b)
-    torch.sub(state.a, state.b, out=state.u_mean)  # of the new u_ij: s_i - z_i
+    state.swap("z_i", "b")
+    torch.sub(state.a, state.z_i, out=state.u_mean)  # of the new u_ij: s_i - z_i
     torch.add(state.z_i, state.v, out=state.a)  # 5: z = mean over nodes of z_i + v_i
-    exchange.leaders_sum_(state.a)
-    if exchange.M > 1:
-        state.a.mul_(1.0 / exchange.M)
+    exchange.leaders_mean_(state.a)
     state.z.sub_(state.a)
-    out["dz"] = norms(state.views_of(state.z))
-    state.z.copy_(state.a)
-    torch.sub(state.z_i, state.z, out=state.b)  # 7: v_i += z_i - z
+    out["dz"] = norms(state.views["z"])
+    state.swap("z", "a")
+    torch.sub(state.z_i, state.z, out=state.b)  # 7: v_i += z_i - z, u_ij += theta_ij - z_i
     out["r2"] = norms(state.views["b"]) / exchange.P
     state.v.add_(state.b)
-    state.load_thetas_(state.views["a"])  # u_ij += theta_ij - z_i
-    out["theta"] = norms(state.views["a"])
-    state.a.sub_(state.z_i)
+    state.u.sub_(state.z_i)
+    state.thetas_minus("z_i", out="a")
     out["r1"] = norms(state.views["a"])
-    state.u.add_(state.a)
     out["z_i"] = norms(state.views["z_i"])
     out["u"] = norms(state.views["u"])
     return out
@@ -177,7 +169,7 @@ def consensus_and_duals(state: State, exchange: Exchange) -> dict[str, torch.Ten
 def world_norms(exchange: Exchange, own: dict[str, torch.Tensor], finite: bool) -> dict:
     """Step 8: the sums over all ranks in one small all-reduce, shape [parameters] each; "dz" is the
     same everywhere and stays. Raises on all ranks alike when a number is not finite on any."""
-    keys = ("r1", "dz_i", "r2", "theta", "z_i", "u")
+    keys = ("r1", "dz_i", "r2", "z_i", "u")
     flag = torch.tensor([0.0 if finite else 1.0], dtype=torch.float64)
     flat = torch.cat([own[k] for k in keys] + [flag])
     exchange.world_sum_(flat)
@@ -235,12 +227,12 @@ def scale_penalty(state: State, level: int, factor: np.ndarray) -> None:
 
 
 def has_converged(state: State, exchange: Exchange, sums: dict, squares: dict, options: Options):
-    """Step 10: r <= sqrt(n) eps_abs + eps_rel max(||theta||, ||z||), s <= sqrt(n) eps_abs + eps_rel
-    rho1 ||u||, over all ranks."""
+    """Step 10: r <= sqrt(n) eps_abs + eps_rel ||z_i||, s <= sqrt(n) eps_abs + eps_rel rho1 ||u||,
+    over all ranks (||theta|| is ||z_i|| to within r)."""
     base = math.sqrt(state.count * exchange.size) * options.eps_abs
     r = math.sqrt(squares["r1"].sum() + squares["r2"].sum())
     s = math.sqrt(squares["s1"].sum() + squares["s2"].sum())
-    big = math.sqrt(max(sums["theta"].sum(), sums["z_i"].sum()))
+    big = math.sqrt(sums["z_i"].sum())
     dual = math.sqrt((state.rho1**2 * sums["u"]).sum())
     return bool(r <= base + options.eps_rel * big and s <= base + options.eps_rel * dual)
 

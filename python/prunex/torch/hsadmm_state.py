@@ -79,8 +79,8 @@ class State:
         )
         self.rho1 = np.full(len(self.names), float(rho1))
         self.rho2 = np.full(len(self.names), float(rho2))
-        self.views = {k: self.views_of(getattr(self, k)) for k in ("u", "v", "z_i", "w", "a", "b")}
-        self.views["u_mean"] = self.views_of(self.u_mean)
+        flats = ("u", "v", "z_i", "z", "w", "u_mean", "a", "b")
+        self.views = {k: self.views_of(getattr(self, k)) for k in flats}
         self.set_masks({f.name: np.ones(f.groups, bool) for f in self.families})
 
     def _checked(self, families: Sequence[Family]) -> list[Family]:
@@ -102,6 +102,13 @@ class State:
             flat.as_strided(p.shape, stride, flat.storage_offset() + offset)
             for p, stride, offset in zip(self.thetas, self.strides, self.offsets)
         ]
+
+    def swap(self, one: str, other: str) -> None:
+        """Exchanges two buffers by name: a copy saved."""
+        first, second = getattr(self, one), getattr(self, other)
+        setattr(self, one, second)
+        setattr(self, other, first)
+        self.views[one], self.views[other] = self.views[other], self.views[one]
 
     def set_masks(self, masks: Masks) -> None:
         self.masks = {f.name: np.asarray(masks[f.name], bool) for f in self.families}
@@ -135,6 +142,15 @@ class State:
             if i == len(keys) or keys[i] != keys[first]:
                 yield Run(first, i, self.offsets[first], self.offsets[i], *keys[first])
                 first = i
+
+    def add_thetas_(self, views: Sequence[torch.Tensor]) -> None:
+        """views += theta."""
+        torch._foreach_add_(list(views), [p.detach() for p in self.thetas])
+
+    def thetas_minus(self, name: str, out: str) -> None:
+        """Buffer `out` <- theta - buffer `name`."""
+        for p, x, y in zip(self.thetas, self.views[name], self.views[out]):
+            torch.sub(p.detach(), x, out=y)
 
     def pull_changed(self) -> None:
         """w = z_i - u, after either has changed."""

@@ -30,7 +30,11 @@ def member_norms(member: Member, groups: int, tensor: torch.Tensor) -> torch.Ten
     if tensor.dtype not in (torch.float32, torch.float64):
         tensor = tensor.float()
     others = [d for d in range(tensor.dim()) if d != member.dim]
-    places = tensor.square().sum(others) if others else tensor.square()
+    places = tensor.square()
+    if member.dim == 0 and len(others) > 1 and tensor.is_contiguous():
+        places = places.reshape(len(places), -1).sum(1)
+    elif others:
+        places = places.sum(others)
     index = member.index
     if len(index) == groups and np.array_equal(index, np.arange(groups)):
         return places
