@@ -1,53 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""H-SADMM against its definition: invariants, a plain second implementation, convergence."""
+"""H-SADMM against its definition: invariants, a plain second implementation."""
 import math
-import threading
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hsadmm_models import Flat, ResNet
+from hsadmm_models import Flat
+from hsadmm_training import FLAT, X, Y, start, train
 from hsadmm_world import World, exchange_of
 from torch import nn
 
-from prunex.torch.groups import find_groups, manual_family
+from prunex.torch.groups import manual_family
 from prunex.torch.hsadmm import ADMM, FINETUNE, FROZEN, HSADMM
 from prunex.torch.hsadmm_round import Options, rebalanced
 from prunex.torch.projection import split, top_k
 from prunex.torch.schedule import Constant, Ramp
-
-X = torch.randn(96, 1, 8, 8, generator=torch.Generator().manual_seed(5))
-Y = torch.randint(0, 3, (96,), generator=torch.Generator().manual_seed(6))
-FLAT = find_groups(Flat(), X[:1])
-SEEDED = threading.Lock()
-
-
-def start(comm, families=FLAT, density=0.5, seed=0, build=Flat, optimizer=None, **options):
-    """An HSADMM on a fresh model; every rank has a seed of its own, rank 0's model counts."""
-    with SEEDED:  # ranks are threads and share the generator
-        torch.manual_seed(seed + 100 * comm.rank)
-        model = build()
-    make = optimizer or (lambda ps: torch.optim.SGD(ps, 0.05, momentum=0.9))
-    options.setdefault("local_steps", 2)
-    return HSADMM(
-        model, make(model.parameters()), comm, families, density, exchange=exchange_of(comm),
-        **options,
-    )
-
-
-def train(admm, steps, seed=0, each=None):
-    """Minibatches of this rank's own."""
-    g = torch.Generator().manual_seed(1000 * seed + admm.exchange.rank)
-    for _ in range(steps):
-        pick = torch.randint(0, len(X), (8,), generator=g)
-        admm.zero_grad()
-        F.cross_entropy(admm.model(X[pick]), Y[pick]).backward()
-        _, report = admm.step()
-        if report is not None and each is not None:
-            each(report)
-    return admm
-
 
 # ---- invariants
 
@@ -337,80 +305,6 @@ def test_schedule_by_epoch():
     kept = World((1, 1)).run(rank)[0]
     assert [d for d, _ in kept] == [1.0, 1.0, 0.75, 0.75, 0.5, 0.5, 0.5, 0.5]
     assert kept[0][1] == 26 and kept[-1][1] == 3 + 4 + 6
-
-
-# ---- it solves problems
-
-
-def least_squares(nodes, families_of, density, rounds, **options):
-    """Every rank has 24 rows of one system of its own; the optimum is that of all rows."""
-    size = sum(nodes)
-    g = torch.Generator().manual_seed(3)
-    a = torch.randn(size, 24, 8, generator=g)
-    true = torch.zeros(8)
-    true[[1, 4, 6]] = torch.tensor([2.0, -3.0, 1.5])
-    b = a @ true + 0.05 * torch.randn(size, 24, generator=g)
-
-    def rank(comm):
-        build = lambda: nn.Linear(8, 1, bias=False)
-        admm = start(comm, families_of(build()), density, build=build, local_steps=20,
-                     optimizer=lambda p: torch.optim.SGD(p, 0.1), **options)
-        for _ in range(rounds * 20):
-            admm.zero_grad()
-            F.mse_loss(admm.model(a[comm.rank])[:, 0], b[comm.rank]).backward()
-            admm.step()
-        return admm
-
-    return World(nodes).run(rank), a.reshape(-1, 8), b.reshape(-1)
-
-
-@pytest.mark.parametrize("nodes", [(1, 1), (2, 2), (1, 2)])
-def test_converges_to_the_pooled_optimum(nodes):
-    """Convex, no pruning: z goes to the least-squares solution of all ranks' data."""
-    admms, a, b = least_squares(nodes, lambda m: (), 1.0, 60, rho1=1.0, rho2=1.0)
-    best = torch.linalg.lstsq(a, b[:, None]).solution[:, 0]
-    assert (admms[0].state.z - best).abs().max() < 5e-3
-    assert admms[0].reports[-1].r < 0.05 * admms[0].reports[0].r
-    assert any(r.converged for r in admms[0].reports) or admms[0].reports[-1].r < 1e-2
-
-
-def test_finds_the_support():
-    """Three of eight columns carry the signal: they are kept, the mask settles, z is the optimum
-    on them."""
-    admms, a, b = least_squares(
-        (2, 2), lambda m: [manual_family(m, "columns", [("weight", 1)])], Ramp(3 / 8, 2, 6), 60,
-        rho1=1.0, rho2=1.0,
-    )
-    admm = admms[0]
-    assert admm.phase == FROZEN
-    assert np.flatnonzero(admm.masks()["columns"]).tolist() == [1, 4, 6]
-    best = torch.linalg.lstsq(a[:, [1, 4, 6]], b[:, None]).solution[:, 0]
-    assert (admm.state.z[[1, 4, 6]] - best).abs().max() < 5e-3
-
-
-def test_trains_a_residual_network():
-    """A learnable task, half the channels: training error falls and the end is better than chance."""
-    g = torch.Generator().manual_seed(9)
-    centres = torch.randn(3, 1, 8, 8, generator=g)
-    labels = torch.randint(0, 3, (120,), generator=g)
-    images = centres[labels] + 0.5 * torch.randn(120, 1, 8, 8, generator=g)
-    families = find_groups(ResNet(classes=3), images[:1])
-
-    def rank(comm):
-        admm = start(comm, families, Ramp(0.5, 1, 4), build=lambda: ResNet(classes=3), local_steps=4)
-        pick = torch.Generator().manual_seed(comm.rank)
-        for step in range(60):
-            if step == 44:
-                admm.finish()
-            i = torch.randint(0, 120, (16,), generator=pick)
-            admm.zero_grad()
-            F.cross_entropy(admm.model(images[i]), labels[i]).backward()
-            admm.step()
-        admm.model.eval()
-        return float((admm.model(images).argmax(1) == labels).float().mean())
-
-    accuracy = World((1, 1)).run(rank)
-    assert accuracy[0] == accuracy[1] and accuracy[0] > 0.9
 
 
 def test_split_is_the_inverse_of_joining():

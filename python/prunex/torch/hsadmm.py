@@ -27,6 +27,7 @@ import torch
 from torch import nn
 
 from prunex.torch.groups import Family
+from prunex.torch.hsadmm_checkpoint import load_state, save_state
 from prunex.torch.hsadmm_exchange import Exchange
 from prunex.torch.hsadmm_round import Options, RoundReport, run_round
 from prunex.torch.hsadmm_state import State, add_proximal, copy_all
@@ -34,7 +35,6 @@ from prunex.torch.projection import keep_vectors, specs
 from prunex.torch.schedule import as_schedule
 
 ADMM, FROZEN, FINETUNE = "admm", "frozen", "finetune"
-_SAVED = ("u", "v", "z_i", "z", "u_mean")
 
 
 class HSADMM:
@@ -350,70 +350,11 @@ class HSADMM:
     def state_dict(self) -> dict:
         """This rank's state with the base optimizer's; the model's own state is saved apart. Duals
         differ between ranks: every rank saves its own. No handles or communicators inside."""
-        state = self.state
-        return {
-            "version": 1,
-            "names": list(state.names),
-            "shapes": [list(p.shape) for p in state.thetas],
-            "world": [self.exchange.size, self.exchange.M, self.exchange.rank],
-            **{k: getattr(state, k).detach().cpu().clone() for k in _SAVED},
-            "rho1": state.rho1.tolist(),
-            "rho2": state.rho2.tolist(),
-            "masks": {k: torch.from_numpy(m.copy()) for k, m in state.masks.items()},
-            "phase": self.phase,
-            "rounds": self.rounds,
-            "steps_in_round": self.steps_in_round,
-            "stable_rounds": self.stable_rounds,
-            "epoch": self.epoch,
-            "frozen_at": self.frozen_at,
-            "exchange_gradients": self.exchange_gradients,
-            "optimizer": self.optimizer.state_dict(),
-        }
+        return save_state(self)
 
     @torch.no_grad()
     def load_state_dict(self, saved: dict) -> None:
         """Restores state_dict(). ValueError if it belongs to another model, other groups or another
         place in the world; nothing is changed then."""
-        state = self.state
-        self._check_saved(saved)
-        for k in _SAVED:
-            getattr(state, k).copy_(saved[k])
-        state.rho1, state.rho2 = np.array(saved["rho1"]), np.array(saved["rho2"])
-        state.set_masks({k: m.numpy() for k, m in saved["masks"].items()})
-        self.exchange.use_masks(state, saved["rounds"])
-        state.pull_changed()
-        for k in ("phase", "rounds", "steps_in_round", "stable_rounds", "epoch", "frozen_at"):
-            setattr(self, k, saved[k])
-        self.exchange_gradients = saved["exchange_gradients"]
-        self.optimizer.load_state_dict(saved["optimizer"])
+        load_state(self, saved)
         self._tell_masked()
-
-    def _check_saved(self, saved: dict) -> None:
-        state = self.state
-        if saved.get("version") != 1:
-            raise ValueError(f"the checkpoint has version {saved.get('version')!r}; wanted 1")
-        own = dict(zip(state.names, (list(p.shape) for p in state.thetas)))
-        other = dict(zip(saved["names"], saved["shapes"]))
-        for name in list(own) + list(other):
-            if own.get(name) != other.get(name):
-                raise ValueError(
-                    f"the checkpoint is of another model: {name} is {other.get(name)} there and "
-                    f"{own.get(name)} here"
-                )
-        if list(own) != list(other):
-            raise ValueError("the checkpoint has the model's parameters in another order")
-        groups = {f.name: f.groups for f in state.families}
-        there = {k: len(m) for k, m in saved["masks"].items()}
-        if groups != there:
-            odd = sorted(k for k in groups.keys() | there.keys() if groups.get(k) != there.get(k))
-            raise ValueError(
-                f"the checkpoint has other pruning groups: {odd[0]} has {there.get(odd[0])} there "
-                f"and {groups.get(odd[0])} here"
-            )
-        world = [self.exchange.size, self.exchange.M, self.exchange.rank]
-        if list(saved["world"]) != world:
-            raise ValueError(
-                f"the checkpoint is of rank {saved['world'][2]} of {saved['world'][0]} on "
-                f"{saved['world'][1]} nodes, this is rank {world[2]} of {world[0]} on {world[1]}: "
-                "duals belong to one place in one world"
-            )
