@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small networks of every shape the group finder must know."""
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -18,7 +19,9 @@ class Block(nn.Module):
         self.bn2 = nn.BatchNorm2d(out)
         self.down = None
         if stride != 1 or inp != out:
-            self.down = nn.Sequential(nn.Conv2d(inp, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+            self.down = nn.Sequential(
+                nn.Conv2d(inp, out, 1, stride, bias=False), nn.BatchNorm2d(out)
+            )
 
     def forward(self, x):
         y = F.relu(self.bn1(self.conv1(x)))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small training run of H-SADMM on one rank of a world."""
+
 import threading
 
 import torch
@@ -24,7 +25,12 @@ def start(comm, families=FLAT, density=0.5, seed=0, build=Flat, optimizer=None, 
     make = optimizer or (lambda ps: torch.optim.SGD(ps, 0.05, momentum=0.9))
     options.setdefault("local_steps", 2)
     return HSADMM(
-        model, make(model.parameters()), comm, families, density, exchange=exchange_of(comm),
+        model,
+        make(model.parameters()),
+        comm,
+        families,
+        density,
+        exchange=exchange_of(comm),
         **options,
     )
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An in-process world: ranks are threads, sums are in rank order, volume is counted."""
+
 import threading
 
 import numpy as np
@@ -72,7 +73,7 @@ class World:
         def main(rank):
             try:
                 results[rank] = function(Comm(self, rank))
-            except BaseException as error:  # noqa: B902: the test's thread must see it
+            except BaseException as error:  # the test's thread must see it
                 errors.append((rank, error))
                 self.barrier.abort()
 
@@ -137,8 +138,18 @@ class Comm:
         (send if recv is None else recv).copy_(total)
         return recv
 
-    def agree_mask(self, scores, keep=None, layer_groups=None, layer_keep=None, weight=1.0,
-                   incumbents=None, hysteresis=0.0, mode="topk", scope="leaders"):
+    def agree_mask(
+        self,
+        scores,
+        keep=None,
+        layer_groups=None,
+        layer_keep=None,
+        weight=1.0,
+        incumbents=None,
+        hysteresis=0.0,
+        mode="topk",
+        scope="leaders",
+    ):
         scores = np.asarray(scores, np.float32)
         assert np.isfinite(scores).all() and (scores >= 0).all()
         values = self.world.gather(self.rank, (scores * weight, tuple(layer_keep)))

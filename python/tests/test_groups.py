@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pruning groups: every kind, residual safety, and models that cannot be traced."""
+
 import copy
 
 import numpy as np
@@ -28,8 +29,12 @@ def test_resnet_prunes_inner_convolutions_only():
     assert set(families) == {"block1.conv1", "block2.conv1"}
     f = families["block2.conv1"]
     assert members(f) == {
-        ("block2.conv1.weight", 0), ("block2.bn1.weight", 0), ("block2.bn1.bias", 0),
-        ("block2.bn1.running_mean", 0), ("block2.bn1.running_var", 0), ("block2.conv2.weight", 1),
+        ("block2.conv1.weight", 0),
+        ("block2.bn1.weight", 0),
+        ("block2.bn1.bias", 0),
+        ("block2.bn1.running_mean", 0),
+        ("block2.bn1.running_var", 0),
+        ("block2.conv2.weight", 1),
     }
     # One filter: 8*9 own weights, scale and shift, 16*9 of the consumer.
     assert f.groups == 16 and f.sizes.tolist() == [8 * 9 + 2 + 16 * 9] * 16
@@ -54,7 +59,7 @@ def test_inputs_and_outputs_are_never_pruned(build, residual):
         assert (f"{last}.weight", 0) not in members(f) and (f"{last}.bias", 0) not in members(f)
         for m in f.members:
             if m.dim == 1 and model.get_parameter(m.name).shape[1] == 1:
-                assert False, "the image's own channel was pruned"
+                raise AssertionError("the image's own channel was pruned")
 
 
 def test_flatten_repeats_a_channel():
@@ -67,8 +72,14 @@ def test_flatten_repeats_a_channel():
 def test_depthwise_is_its_own_consumer():
     families = by_name(find_groups(Depthwise(), torch.randn(2, 4, 5, 5)))
     f = families["expand"]
-    assert {("expand.weight", 0), ("deep.weight", 0), ("bn2.bias", 0), ("excite.weight", 0),
-            ("squeeze.weight", 1), ("project.weight", 1)} <= members(f)
+    assert {
+        ("expand.weight", 0),
+        ("deep.weight", 0),
+        ("bn2.bias", 0),
+        ("excite.weight", 0),
+        ("squeeze.weight", 1),
+        ("project.weight", 1),
+    } <= members(f)
     assert "project" not in families  # meets the residual input
 
 

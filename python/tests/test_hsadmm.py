@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """H-SADMM against its definition: invariants, a plain second implementation."""
+
 import math
 
 import numpy as np
@@ -96,8 +97,15 @@ def test_one_process_is_plain_admm():
 
 def test_without_a_communicator():
     model = Flat()
-    admm = HSADMM(model, torch.optim.SGD(model.parameters(), 0.05), None, FLAT, Constant(0.5),
-                  local_steps=1, freeze_after=2)
+    admm = HSADMM(
+        model,
+        torch.optim.SGD(model.parameters(), 0.05),
+        None,
+        FLAT,
+        Constant(0.5),
+        local_steps=1,
+        freeze_after=2,
+    )
     train(admm, 5)
     assert admm.phase == FROZEN and admm.reports[-1].bytes_exchange == 0
     assert [int(m.sum()) for m in admm.masks().values()] == [3, 4, 6]
@@ -126,8 +134,11 @@ def second_implementation(thetas, state, groups, rho1, rho2, nodes, keep, score)
     v = [b + a - new for a, b in zip(z_i, v)]
     p = np.array([len(mine) for mine in ranks])
     res = {
-        "r1": math.sqrt(sum(((thetas[j] - z_i[i]) ** 2).sum() for i, m in enumerate(ranks) for j in m)),
-        "s1": rho1 * math.sqrt(sum(k * ((a - b) ** 2).sum() for k, a, b in zip(p, z_i, state["z_i"]))),
+        "r1": math.sqrt(
+            sum(((thetas[j] - z_i[i]) ** 2).sum() for i, m in enumerate(ranks) for j in m)
+        ),
+        "s1": rho1
+        * math.sqrt(sum(k * ((a - b) ** 2).sum() for k, a, b in zip(p, z_i, state["z_i"]))),
         "r2": math.sqrt(sum(((a - new) ** 2).sum() for a in z_i)),
         "s2": rho2 * math.sqrt(len(nodes) * ((new - z) ** 2).sum()),
     }
@@ -151,8 +162,17 @@ def test_rounds_equal_a_second_implementation(nodes, score):
 
     def rank(comm):
         admm = start(
-            comm, [family], Constant(0.5), build=Vector, local_steps=1, balance=None, score=score,
-            rho1=0.2, rho2=0.3, freeze_after=99, optimizer=lambda p: torch.optim.SGD(p, 0.5),
+            comm,
+            [family],
+            Constant(0.5),
+            build=Vector,
+            local_steps=1,
+            balance=None,
+            score=score,
+            rho1=0.2,
+            rho2=0.3,
+            freeze_after=99,
+            optimizer=lambda p: torch.optim.SGD(p, 0.5),
         )
         g = torch.Generator().manual_seed(comm.rank)
         seen = [admm.state.z.double().numpy().copy()]
@@ -162,23 +182,34 @@ def test_rounds_equal_a_second_implementation(nodes, score):
             admm.step()
             theta = torch.cat([p.detach().reshape(-1) for p in admm.model.parameters()])
             s = admm.state
-            seen.append([t.double().numpy().copy() for t in (theta, s.u, s.z_i, s.v, s.z)]
-                        + [admm.masks()["rows"], admm.reports[-1]])
+            seen.append(
+                [t.double().numpy().copy() for t in (theta, s.u, s.z_i, s.v, s.z)]
+                + [admm.masks()["rows"], admm.reports[-1]]
+            )
         return seen, comm.node
 
     results = world.run(rank)
     groups = np.r_[np.repeat(np.arange(6), 4), -np.ones(3, int)]
     z = results[0][0][0]
-    state = {"u": [np.zeros(27)] * sum(nodes), "z_i": [z] * len(nodes),
-             "v": [np.zeros(27)] * len(nodes), "z": z, "mask": np.ones(6, bool)}
+    state = {
+        "u": [np.zeros(27)] * sum(nodes),
+        "z_i": [z] * len(nodes),
+        "v": [np.zeros(27)] * len(nodes),
+        "z": z,
+        "mask": np.ones(6, bool),
+    }
     for k in range(1, 7):
         thetas = [seen[k][0] for seen, _ in results]
         state, res = second_implementation(thetas, state, groups, 0.2, 0.3, nodes, 3, score)
         for j, (seen, node) in enumerate(results):
             theta, u, z_i, v, z, mask, report = seen[k]
             assert (mask == state["mask"]).all()
-            for got, want in ((u, state["u"][j]), (z_i, state["z_i"][node]),
-                              (v, state["v"][node]), (z, state["z"])):
+            for got, want in (
+                (u, state["u"][j]),
+                (z_i, state["z_i"][node]),
+                (v, state["v"][node]),
+                (z, state["z"]),
+            ):
                 assert np.abs(got - want).max() <= 1e-5
             for name, want in res.items():
                 assert abs(getattr(report, name) - want) <= 1e-4 * max(1.0, want)
@@ -219,6 +250,7 @@ def test_residual_balancing_is_pure_and_bounded():
 @pytest.mark.parametrize("balance", ["global", "layer"])
 def test_duals_are_rescaled_with_the_penalty(balance):
     """rho * u is the unscaled dual: balancing must not change it."""
+
     def rank(comm):
         admm = start(comm, density=1.0, balance=balance)
         changes = []
@@ -288,7 +320,9 @@ def test_settles_freezes_and_fine_tunes_alike():
 
 
 def test_freeze_round_forces():
-    admm = World((1,)).run(lambda c: train(start(c, density=Ramp(0.3, 1, 50), freeze_round=4), 12))[0]
+    admm = World((1,)).run(lambda c: train(start(c, density=Ramp(0.3, 1, 50), freeze_round=4), 12))[
+        0
+    ]
     assert admm.frozen_at == 4 and admm.phase == FROZEN
 
 
@@ -298,8 +332,13 @@ def test_schedule_by_epoch():
         kept = []
         for epoch in range(4):
             admm.set_epoch(epoch)
-            train(admm, 4, each=lambda r: kept.append((r.density, sum(
-                int(m.sum()) for m in admm.masks().values()))))
+            train(
+                admm,
+                4,
+                each=lambda r: kept.append(
+                    (r.density, sum(int(m.sum()) for m in admm.masks().values()))
+                ),
+            )
         return kept
 
     kept = World((1, 1)).run(rank)[0]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of H-SADMM (reports F5 and E2)."""
+
 import copy
 import io
 import pickle
@@ -17,11 +18,24 @@ from prunex.torch.schedule import Ramp
 def everything(admm):
     """All that decides how training goes on, as one list of tensors."""
     s = admm.state
-    momenta = [v for p in s.thetas for v in admm.optimizer.state.get(p, {}).values()
-               if torch.is_tensor(v)]
+    momenta = [
+        v for p in s.thetas for v in admm.optimizer.state.get(p, {}).values() if torch.is_tensor(v)
+    ]
     masks = [torch.from_numpy(m) for m in admm.masks().values()]
-    return [parameters(admm), s.u, s.v, s.z_i, s.z, s.w, torch.from_numpy(s.rho1),
-            torch.from_numpy(s.rho2)] + momenta + masks
+    return (
+        [
+            parameters(admm),
+            s.u,
+            s.v,
+            s.z_i,
+            s.z,
+            s.w,
+            torch.from_numpy(s.rho1),
+            torch.from_numpy(s.rho2),
+        ]
+        + momenta
+        + masks
+    )
 
 
 def batches(admm, steps):
@@ -93,7 +107,10 @@ def test_F5_state_pickles_without_handles():
     [
         (lambda s: s["shapes"].__setitem__(0, [9]), r"another model: conv1.weight is \[9\] there"),
         (lambda s: s["names"].__setitem__(0, "x"), "another model"),
-        (lambda s: s["masks"].__setitem__("conv1", torch.ones(5)), "other pruning groups: conv1 has 5"),
+        (
+            lambda s: s["masks"].__setitem__("conv1", torch.ones(5)),
+            "other pruning groups: conv1 has 5",
+        ),
         (lambda s: s["world"].__setitem__(2, 3), "rank 3 of 1"),
         (lambda s: s.__setitem__("version", 9), "version 9"),
     ],

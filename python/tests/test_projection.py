@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores, budgets, choice and projection against plain definitions."""
+
 import itertools
 
 import numpy as np
@@ -51,7 +52,9 @@ def test_score_is_what_dropping_loses(structure):
             lost = 0.0
             for m in {m.name: m for m in f.members if m.scored}.values():
                 gone = ~expand(f, mask, m.name, tuple(tensors[m.name].shape))
-                lost += float(tensors[m.name].detach().numpy()[gone].astype(np.float64).__pow__(2).sum())
+                lost += float(
+                    tensors[m.name].detach().numpy()[gone].astype(np.float64).__pow__(2).sum()
+                )
             assert scores[g] == lost
 
 

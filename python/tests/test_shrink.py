@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shrinking: the small model computes what the masked one does."""
+
 import copy
 
 import numpy as np

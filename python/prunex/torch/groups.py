@@ -8,6 +8,7 @@ PyTorch's own transformer modules (groups_attention.py), per layer without a gra
 given by hand (manual_family). Source: the table of projection operators that belongs to H-SADMM's
 z_i step; the idea of zero-invariant groups is OTO's (NeurIPS 2021).
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -230,9 +231,7 @@ def _inside_weight(name, shape, inputs, structure, block, nm) -> Family:
     if min(tile) < 0:
         raise ValueError(f"block is {tuple(block)}; wanted edges >= 0")
     edges = [t or s for t, s in zip(tile, shape)]
-    lengths = [
-        np.minimum(e, s - np.arange(0, s, e, dtype=np.int64)) for e, s in zip(edges, shape)
-    ]
+    lengths = [np.minimum(e, s - np.arange(0, s, e, dtype=np.int64)) for e, s in zip(edges, shape)]
     sizes = lengths[0]
     for length in lengths[1:]:
         sizes = np.multiply.outer(sizes, length)

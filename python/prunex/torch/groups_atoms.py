@@ -5,6 +5,7 @@ A tensor in the graph carries a *label tensor*: the atom of every element, with 
 dimensions it does not vary in. Atom 0 (FIXED) stands for channels that may not be pruned; joining
 an atom with it pins that atom.
 """
+
 from __future__ import annotations
 
 import numpy as np

@@ -6,6 +6,7 @@ their bias) and its columns of the output projection. nn.TransformerEncoderLayer
 one group per hidden unit of the feed-forward part. The residual stream stays dense: LayerNorm mixes
 it. Attention written with plain Linear layers is found by the tracer instead.
 """
+
 from __future__ import annotations
 
 import numpy as np

@@ -3,6 +3,7 @@
 
 `state` is the labeller of groups_trace.py. Anything not named here is pinned.
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -314,4 +315,3 @@ def _attention(state, node, args, kwargs, result):
     query, key, value = labels
     weights = _scores(state, node, query, key, result)
     return _weighted(state, weights, value, result)
-

@@ -7,6 +7,7 @@ holds, element-wise operations join what meets, moves of data (flatten, cat, chu
 are run on the labels themselves. Whatever mixes channels in an unknown way pins them: they stay
 dense, which is always right.
 """
+
 from __future__ import annotations
 
 import copy
@@ -26,9 +27,11 @@ class UntraceableError(RuntimeError):
 
     def __init__(self, module: str, kind: str, reason: str) -> None:
         where = f"module '{module}' ({kind})" if module else f"the model itself ({kind})"
-        remedy = f"Pass opaque=['{module}'] to keep what it reads and gives dense, or give" if (
-            module
-        ) else "Give"
+        remedy = (
+            f"Pass opaque=['{module}'] to keep what it reads and gives dense, or give"
+            if (module)
+            else "Give"
+        )
         super().__init__(
             f"cannot trace {where}: {reason}. {remedy} its groups by hand with manual_family()"
         )
@@ -120,10 +123,12 @@ class _Labeller(fx.Interpreter):
         key = (self.alias.get(name, name), dim)
         if key in self.axes:
             return self.axes[key][0]
-        return self.axis(name, dim, np.tile(self.atoms.new(count // repeat, key[0]), repeat), FILTER)
+        return self.axis(
+            name, dim, np.tile(self.atoms.new(count // repeat, key[0]), repeat), FILTER
+        )
 
     def channel_atoms(self, label: torch.Tensor, dim: int, count: int) -> np.ndarray:
-        """Atoms along `dim`; a label that varies elsewhere too cannot be cut there and is pinned."""
+        """Atoms along `dim`; a label that varies elsewhere too cannot be cut and is pinned."""
         dim %= label.dim()
         if any(size > 1 for d, size in enumerate(label.shape) if d != dim):
             self.atoms.pin(label.numpy())
@@ -241,4 +246,3 @@ def trace_families(
         labeller = _Labeller(trace(model, opaque), model, residual, set(opaque))
         labeller.run(*copy.deepcopy(args))
     return labeller.families()
-

@@ -16,6 +16,7 @@ for incumbents, rho = 0.1, hard mask at freeze, masked fine-tuning.
             admm.zero_grad(); loss(model(x), y).backward(); admm.step()
     admm.finish()      # theta <- z, then the same loop fine-tunes under the mask
 """
+
 from __future__ import annotations
 
 import time
@@ -45,9 +46,9 @@ class HSADMM:
     density: share of groups kept, as a number (cubic ramp to it over rounds 2 to 8) or a schedule;
     its time is the round, or the epoch once set_epoch has been called.
     local_steps: E, minibatches between rounds.
-    rho1, rho2: first penalties of the two levels, adapted by residual balancing (`balance` "global",
-    "layer" or None; mu, tau, rho_min, rho_max of Options) until `adapt_after_freeze` rounds after the
-    freeze. With one node there is no second level and rho2 is 0.
+    rho1, rho2: first penalties of the two levels, adapted by residual balancing (`balance`
+    "global", "layer" or None; mu, tau, rho_min, rho_max of Options) until `adapt_after_freeze`
+    rounds after the freeze. With one node there is no second level and rho2 is 0.
     hysteresis: incumbents' scores count 1 + this. score: "theta" (mean theta without the dual) or
     "z_tilde" (the exact projection). budget: "layer" or "global".
     freeze_after: rounds without a change of mask, at the target density, before it is frozen;
@@ -83,8 +84,8 @@ class HSADMM:
     ) -> None:
         if isinstance(model, nn.parallel.DistributedDataParallel):
             raise TypeError(
-                "HSADMM wants the plain model: DDP would average the gradients of local steps. Wrap "
-                "it after finish(), or leave the exchange of fine-tuning to HSADMM"
+                "HSADMM wants the plain model: DDP would average the gradients of local steps. "
+                "Wrap it after finish(), or leave the exchange of fine-tuning to HSADMM"
             )
         if local_steps < 1:
             raise ValueError(f"local_steps is {local_steps}; wanted at least 1")
@@ -121,7 +122,7 @@ class HSADMM:
         missing = [n for n, p in zip(self.state.names, self.state.thetas) if id(p) not in held]
         if missing:
             raise ValueError(
-                f"the optimizer lacks {len(missing)} trained parameters, the first is {missing[0]}; "
+                f"the optimizer lacks {len(missing)} trained parameters, first {missing[0]}: "
                 "give it model.parameters(), or set requires_grad=False on what is not trained"
             )
 
@@ -286,8 +287,8 @@ class HSADMM:
     @torch.no_grad()
     def finish(self, exchange: bool = True) -> None:
         """Ends ADMM: theta <- z on every rank, the mask hard and fixed, buffers averaged, the
-        optimizer's state cleared (it differs between ranks). From now on step() fine-tunes under the
-        mask. exchange: average gradients here; False where DDP with prunex_hook does it."""
+        optimizer's state cleared (it differs between ranks). From now on step() fine-tunes under
+        the mask. exchange: average gradients here; False where DDP with prunex_hook does it."""
         if self.phase == FINETUNE:
             return
         self.freeze()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of HSADMM: plain values and tensors, checked against the model before they are used."""
+"""Checkpoints of HSADMM: plain values and tensors, checked against the model before use."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -85,6 +86,6 @@ def _check(admm: HSADMM, saved: dict) -> None:
         size, nodes, rank = saved["world"]
         raise ValueError(
             f"the checkpoint is of rank {rank} of {size} on {nodes} nodes, this is rank "
-            f"{admm.exchange.rank} of {admm.exchange.size} on {admm.exchange.M}: duals belong to one "
-            "place in one world"
+            f"{admm.exchange.rank} of {admm.exchange.size} on {admm.exchange.M}: duals belong to "
+            "one place in one world"
         )

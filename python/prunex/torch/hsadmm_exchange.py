@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What H-SADMM sends: means over a node, over leaders (compacted by the masks) and over the world."""
+"""What H-SADMM sends: means over a node, over leaders (compacted by masks) and over the world."""
+
 from __future__ import annotations
 
 import time
@@ -16,8 +17,8 @@ class Exchange:
     """One communicator's part in H-SADMM. comm None: one process, nothing is sent.
 
     comm is a prunex.Communicator; library, prunex itself, has register_mask and Layout. Masks of
-    the exchange use the contract "project": dropped places of the result are +0. Buffers on a device
-    go through host memory. seconds: time spent in calls, waiting included.
+    the exchange use the contract "project": dropped places of the result are +0. Buffers on a
+    device go through host memory. seconds: time spent in calls, waiting included.
     """
 
     def __init__(self, comm=None, library=None) -> None:
@@ -73,7 +74,9 @@ class Exchange:
 
     # ---- masks
 
-    def agree(self, scores: np.ndarray, limits: Budget, incumbents, hysteresis: float) -> np.ndarray:
+    def agree(
+        self, scores: np.ndarray, limits: Budget, incumbents, hysteresis: float
+    ) -> np.ndarray:
         """Step 3: the kept groups, chosen from the sum of the nodes' scores, equal on all ranks."""
         if self.comm is None:
             return choose(scores, limits, incumbents, hysteresis)

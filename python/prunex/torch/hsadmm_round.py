@@ -2,8 +2,10 @@
 """One outer iteration of H-SADMM, steps 2 to 9; every decision is made from values all ranks share.
 
 Symbols as in the paper: theta_ij on GPU j of node i, z_i the node's and z the global consensus,
-u_ij and v_i the scaled duals, rho1 and rho2 the penalties, P ranks in the node, M nodes, m the mask.
+u_ij and v_i the scaled duals, rho1 and rho2 the penalties, P ranks in the node, M nodes, m the
+mask.
 """
+
 from __future__ import annotations
 
 import math
@@ -103,9 +105,7 @@ def node_scores(state: State, exchange: Exchange, options: Options) -> tuple[np.
     if options.score == "z_tilde":
         factor = exchange.P * state.rho1 + state.rho2
         weights = {n: float(factor[state.number[n]]) for n in tensors}
-    values = all_scores(
-        state.families, tensors, mean=options.scope == "global", weights=weights
-    )
+    values = all_scores(state.families, tensors, mean=options.scope == "global", weights=weights)
     finite = bool(np.isfinite(values).all())
     return (values if finite else np.where(np.isfinite(values), values, np.float32(0))), finite
 
@@ -183,8 +183,8 @@ def world_norms(exchange: Exchange, own: dict[str, torch.Tensor], finite: bool) 
 
 
 def residuals(state: State, exchange: Exchange, sums: dict) -> dict[str, np.ndarray]:
-    """Squared residuals per parameter: r1 = ||theta_ij - z_i||, s1 = rho1 ||z_i - z_i_old|| over all
-    ranks, r2 = ||z_i - z||, s2 = rho2 ||z - z_old|| over all nodes."""
+    """Squared residuals per parameter: r1 = ||theta_ij - z_i||, s1 = rho1 ||z_i - z_i_old|| over
+    all ranks, r2 = ||z_i - z||, s2 = rho2 ||z - z_old|| over all nodes."""
     return {
         "r1": sums["r1"],
         "s1": state.rho1**2 * sums["dz_i"],

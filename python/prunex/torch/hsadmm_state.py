@@ -5,6 +5,7 @@ N elements in parameter order, each parameter in its own memory order (channels_
 a flat buffer and one layout of masks serve the exchange. Memory: eight buffers of N (u, v, z_i, z,
 z_i - u, the node's mean dual, two scratch) in float32, or float64 if any parameter is.
 """
+
 from __future__ import annotations
 
 from typing import Iterator, NamedTuple, Sequence
@@ -71,8 +72,10 @@ class State:
         wide = any(p.dtype == torch.float64 for p in self.thetas)
         self.dtype = torch.float64 if wide else torch.float32
         self.device = self.thetas[0].device
-        self._low = [p.dtype.itemsize < 4 if hasattr(p.dtype, "itemsize") else
-                     p.element_size() < 4 for p in self.thetas]
+        self._low = [
+            p.dtype.itemsize < 4 if hasattr(p.dtype, "itemsize") else p.element_size() < 4
+            for p in self.thetas
+        ]
         self.families = self._checked(families)
         self.u, self.v, self.z_i, self.z, self.w, self.u_mean, self.a, self.b = (
             torch.zeros(self.count, dtype=self.dtype, device=self.device) for _ in range(8)

@@ -8,6 +8,7 @@ projection, where union and intersection of per-node masks are heuristics.
 
 A mask here is {family name: bool array of its groups}; True is kept.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -79,8 +80,10 @@ def family_scores(
 
 def _cell_sums(tensor: torch.Tensor, tile: Sequence[int]) -> torch.Tensor:
     """Sums of squares over the tile grid; edge tiles may be partial."""
-    out = tensor.square() if tensor.dtype in (torch.float32, torch.float64) else (
-        tensor.float().square()
+    out = (
+        tensor.square()
+        if tensor.dtype in (torch.float32, torch.float64)
+        else (tensor.float().square())
     )
     for d, edge in enumerate(tile):
         size = out.shape[d]
@@ -107,7 +110,9 @@ def all_scores(
     that groups of different sizes can share one budget."""
     parts = [family_scores(f, tensors, weights) for f in families]
     if mean:
-        parts = [p / torch.from_numpy(np.maximum(f.sizes, 1)).to(p) for p, f in zip(parts, families)]
+        parts = [
+            p / torch.from_numpy(np.maximum(f.sizes, 1)).to(p) for p, f in zip(parts, families)
+        ]
     if not parts:
         return np.zeros(0, np.float32)
     return torch.cat([p.reshape(-1).float() for p in parts]).cpu().numpy()

@@ -5,6 +5,7 @@ Step 0 of the algorithm: rounds with every group kept, then a ramp to the target
 as in Zhu and Gupta, arXiv 1710.01878), then the target. A schedule is called with the epoch (or
 round, any number >= 0) and is a plain value: it pickles, compares and prints.
 """
+
 from __future__ import annotations
 
 import math

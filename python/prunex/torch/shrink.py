@@ -3,6 +3,7 @@
 taken anew. The last step of H-SADMM, once the mask is frozen; a new optimizer (and a new DDP wrap)
 is needed afterwards, for parameters are other objects of other shapes.
 """
+
 from __future__ import annotations
 
 import copy
@@ -49,8 +50,8 @@ def shrink(
     dropped filter and the running statistics. With an example input the copy is compared with the
     masked model in evaluation mode: only terms that are zero leave the sums, so outputs may differ
     by the order of summation, |difference| <= tolerance * max(1, largest |output|); more than that
-    raises ShrinkError (then a dropped channel was not zero for its consumer: structure "filter" with
-    an activation that is not 0 at 0; use "both"). `model` itself is not changed.
+    raises ShrinkError (then a dropped channel was not zero for its consumer: structure "filter"
+    with an activation that is not 0 at 0; use "both"). `model` itself is not changed.
     """
     whole = [f for f in families if f.kind not in ("heads", "tiles", "nm")]
     left = tuple(f.name for f in families if f not in whole and not masks[f.name].all())
@@ -110,7 +111,9 @@ def _resize(module: nn.Module) -> None:
             module.in_channels, module.out_channels = second * module.groups, first
     elif isinstance(module, nn.Linear):
         module.out_features, module.in_features = module.weight.shape
-    elif isinstance(module, (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)):
+    elif isinstance(
+        module, (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+    ):
         own = [*module._parameters.values(), *module._buffers.values()]
         module.num_features = next(len(t) for t in own if t is not None and t.dim() == 1)
     elif isinstance(module, nn.PReLU):
@@ -132,8 +135,8 @@ def _compare(masked: nn.Module, small: nn.Module, example, tolerance: float) -> 
             got = _outputs(small(*copy.deepcopy(args)))
         except RuntimeError as error:
             raise ShrinkError(
-                f"the shrunk model does not run: {error}. A size may be written into forward(); use "
-                "-1 or flatten there, or exclude that module from find_groups"
+                f"the shrunk model does not run: {error}. A size may be written into forward(): "
+                "use -1 or flatten there, or exclude that module from find_groups"
             ) from error
     worst = 0.0
     for a, b in zip(wanted, got):
