@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What H-SADMM sends: means over a node, over leaders (compacted by masks) and over the world."""
+
+from __future__ import annotations
+
+import time
+from typing import Mapping
+
+import numpy as np
+import torch
+
+from prunex.torch.hsadmm_state import State
+from prunex.torch.projection import Budget, choose, specs
+
+
+class Exchange:
+    """One communicator's part in H-SADMM. comm None: one process, nothing is sent.
+
+    comm is a prunex.Communicator; library, prunex itself, has register_mask and Layout. Masks of
+    the exchange use the contract "project": dropped places of the result are +0. Buffers on a
+    device go through host memory. seconds: time spent in calls, waiting included.
+    """
+
+    def __init__(self, comm=None, library=None) -> None:
+        self.comm = comm
+        self.rank, self.size = (comm.rank, comm.size) if comm else (0, 1)
+        self.M = comm.num_nodes if comm else 1
+        self.P = comm.local_size if comm else 1
+        self.seconds = 0.0
+        self._library = library
+        self._masks: dict[str, object] = {}
+        self._layout = None
+
+    # ---- reductions
+
+    def _reduce(self, send, recv, op: str, scope: str, layout=None) -> torch.Tensor:
+        start = time.perf_counter()
+        if recv.device.type == "cpu":
+            self.comm.all_reduce(send, recv, op=op, scope=scope, layout=layout)
+        else:
+            host = send.cpu()
+            self.comm.all_reduce(host, host, op=op, scope=scope, layout=layout)
+            recv.copy_(host)
+        self.seconds += time.perf_counter() - start
+        return recv
+
+    def node_mean(self, send: torch.Tensor, recv: torch.Tensor) -> torch.Tensor:
+        """recv: mean of send over the ranks of this node, on all of them; send stays."""
+        if self.size == 1:
+            return recv.copy_(send)
+        return self._reduce(send, recv, "avg", "node")
+
+    def leaders_mean_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Mean over nodes of the leaders' flat buffers, compacted, in place, on every rank."""
+        if self.size == 1:
+            return tensor
+        return self._reduce(tensor, tensor, "avg", "leaders", self._layout)
+
+    def world_sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over all ranks, in place."""
+        return self._reduce(tensor, tensor, "sum", "world") if self.size > 1 else tensor
+
+    def world_mean_(self, tensor: torch.Tensor, masked: bool = False) -> torch.Tensor:
+        """Mean over all ranks, in place; masked: of the flat buffer, compacted."""
+        if self.size == 1:
+            return tensor
+        return self._reduce(tensor, tensor, "avg", "world", self._layout if masked else None)
+
+    def from_rank_0_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Rank 0's values on every rank."""
+        if self.size > 1 and self.rank != 0:
+            tensor.zero_()
+        return self.world_sum_(tensor)
+
+    # ---- masks
+
+    def agree(
+        self, scores: np.ndarray, limits: Budget, incumbents, hysteresis: float
+    ) -> np.ndarray:
+        """Step 3: the kept groups, chosen from the sum of the nodes' scores, equal on all ranks."""
+        if self.comm is None:
+            return choose(scores, limits, incumbents, hysteresis)
+        start = time.perf_counter()
+        keep = self.comm.agree_mask(
+            scores,
+            layer_groups=list(limits.layer_groups),
+            layer_keep=list(limits.layer_keep),
+            incumbents=incumbents,
+            hysteresis=hysteresis,
+        )
+        self.seconds += time.perf_counter() - start
+        return np.asarray(keep, bool)
+
+    def use_masks(self, state: State, epoch: int) -> None:
+        """Lays the state's masks over its flat buffer; the layout is made once."""
+        if self.comm is None:
+            return
+        described = specs(state.families, state.masks, state.shapes, epoch=epoch)
+        if self._layout is None:
+            self._make_layout(state, described)
+            return
+        for name, mask in self._masks.items():
+            mask.update(described[name])
+
+    def _make_layout(self, state: State, described: Mapping) -> None:
+        library = self._library
+        if library is None:
+            import prunex as library
+        segments = []
+        for i, name in enumerate(state.names):
+            count = state.offsets[i + 1] - state.offsets[i]
+            mask = None
+            if name in described:
+                mask = library.register_mask(
+                    None,
+                    described[name],
+                    shape=state.shapes[name],
+                    strides=state.strides[i],
+                    dtype=state.dtype,
+                    name=name,
+                )
+                self._masks[name] = mask
+            if count:
+                segments.append((state.offsets[i], count, mask))
+        self._layout = library.Layout(segments, state.count)
+
+    def close(self) -> None:
+        """Gives layout and masks back; the communicator stays the caller's."""
+        if self._layout is not None and hasattr(self._layout, "close"):
+            self._layout.close()
+        for mask in self._masks.values():
+            mask.close()
+        self._layout, self._masks = None, {}

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The variables of H-SADMM as flat buffers, one place per element of every trained parameter.
+
+N elements in parameter order, each parameter in its own memory order (channels_last stays), so that
+a flat buffer and one layout of masks serve the exchange. Memory: eight buffers of N (u, v, z_i, z,
+z_i - u, the node's mean dual, two scratch) in float32, or float64 if any parameter is.
+"""
+
+from __future__ import annotations
+
+from typing import Iterator, NamedTuple, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from prunex.torch.groups import Family, tensors_of
+from prunex.torch.projection import Dropped, Masks
+
+
+def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The tensor's strides if it is dense in some order of dimensions, else row-major ones."""
+    packed = 1
+    for d in sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), -d)):
+        if tensor.shape[d] != 1 and tensor.stride(d) != packed:
+            return tuple(torch.empty(tensor.shape, device="meta").stride())
+        packed *= tensor.shape[d]
+    return tuple(tensor.stride())
+
+
+class Run(NamedTuple):
+    """Consecutive parameters first..last with the same penalties, and their flat elements."""
+
+    first: int
+    last: int
+    begin: int
+    end: int
+    rho1: float
+    rho2: float
+    low: bool  # 16-bit parameters
+
+
+class State:
+    """theta_ij are the parameters themselves; u_ij, v_i, z_i, z as in the paper, flat.
+
+    v, z_i and u_mean are the node's, the same bits on all its ranks; z is the same everywhere.
+    w = z_i - u_ij is what a local step pulls theta towards; u_mean = mean over the node of u_ij,
+    known without an exchange: it is s_i - z_i after every round.
+    """
+
+    def __init__(self, model: nn.Module, families: Sequence[Family], rho1: float, rho2: float):
+        tensors, alias = tensors_of(model)
+        trained = {n: t for n, t in tensors.items() if isinstance(t, nn.Parameter)}
+        trained = {n: p for n, p in trained.items() if p.requires_grad}
+        if not trained:
+            raise ValueError("the model has no parameter that requires a gradient")
+        devices = {p.device for p in trained.values()}
+        if len(devices) > 1:
+            raise ValueError(f"parameters lie on {sorted(map(str, devices))}; wanted one device")
+        for name, p in trained.items():
+            if not p.dtype.is_floating_point:
+                raise TypeError(f"parameter {name} has type {p.dtype}; H-SADMM needs real numbers")
+        self.model = model
+        self.names = list(trained)
+        self.thetas = list(trained.values())
+        self.number = {n: i for i, n in enumerate(self.names)}
+        self.alias = alias
+        self.shapes = {n: tuple(p.shape) for n, p in trained.items()}
+        self.strides = [dense_strides(p) for p in self.thetas]
+        self.offsets = np.cumsum([0] + [p.numel() for p in self.thetas]).tolist()
+        self.count = self.offsets[-1]
+        wide = any(p.dtype == torch.float64 for p in self.thetas)
+        self.dtype = torch.float64 if wide else torch.float32
+        self.device = self.thetas[0].device
+        self._low = [
+            p.dtype.itemsize < 4 if hasattr(p.dtype, "itemsize") else p.element_size() < 4
+            for p in self.thetas
+        ]
+        self.families = self._checked(families)
+        self.u, self.v, self.z_i, self.z, self.w, self.u_mean, self.a, self.b = (
+            torch.zeros(self.count, dtype=self.dtype, device=self.device) for _ in range(8)
+        )
+        self.rho1 = np.full(len(self.names), float(rho1))
+        self.rho2 = np.full(len(self.names), float(rho2))
+        flats = ("u", "v", "z_i", "z", "w", "u_mean", "a", "b")
+        self.views = {k: self.views_of(getattr(self, k)) for k in flats}
+        self.set_masks({f.name: np.ones(f.groups, bool) for f in self.families})
+
+    def _checked(self, families: Sequence[Family]) -> list[Family]:
+        seen: set[str] = set()
+        for family in families:
+            if family.name in seen:
+                raise ValueError(f"two families are named {family.name!r}")
+            seen.add(family.name)
+            for name in family.parameters():
+                if name not in self.number:
+                    raise ValueError(
+                        f"family {family.name}: {name} is not a trained parameter of the model"
+                    )
+        return list(families)
+
+    def views_of(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """One view per parameter, in the parameter's shape and strides."""
+        return [
+            flat.as_strided(p.shape, stride, flat.storage_offset() + offset)
+            for p, stride, offset in zip(self.thetas, self.strides, self.offsets)
+        ]
+
+    def swap(self, one: str, other: str) -> None:
+        """Exchanges two buffers by name: a copy saved."""
+        first, second = getattr(self, one), getattr(self, other)
+        setattr(self, one, second)
+        setattr(self, other, first)
+        self.views[one], self.views[other] = self.views[other], self.views[one]
+
+    def set_masks(self, masks: Masks) -> None:
+        self.masks = {f.name: np.asarray(masks[f.name], bool) for f in self.families}
+        self.dropped = Dropped(self.families, self.masks, self.shapes, self.device)
+        self._cut = [self.number[n] for n in self.dropped.names()]
+
+    def kept(self) -> int:
+        """Elements a leader sends: kept ones of masked parameters, all of the others."""
+        lost = sum(self.thetas[self.number[n]].numel() - k for n, k in self.dropped.kept.items())
+        return self.count - lost
+
+    def zero_dropped_(self, views: Sequence[torch.Tensor]) -> None:
+        """m * x by selection, in place, for one tensor per parameter (None: left out)."""
+        for i in self._cut:
+            if views[i] is not None:
+                self.dropped.zero_(self.names[i], views[i])
+
+    def load_thetas_(self, views: Sequence[torch.Tensor]) -> None:
+        """views <- theta."""
+        copy_all(views, [p.detach() for p in self.thetas])
+
+    def store_thetas(self, views: Sequence[torch.Tensor]) -> None:
+        """theta <- views."""
+        copy_all([p.detach() for p in self.thetas], views)
+
+    def runs(self) -> Iterator[Run]:
+        """Longest runs of parameters with equal penalties and width: one, usually."""
+        first = 0
+        keys = list(zip(self.rho1.tolist(), self.rho2.tolist(), self._low))
+        for i in range(1, len(keys) + 1):
+            if i == len(keys) or keys[i] != keys[first]:
+                yield Run(first, i, self.offsets[first], self.offsets[i], *keys[first])
+                first = i
+
+    def add_thetas_(self, views: Sequence[torch.Tensor]) -> None:
+        """views += theta."""
+        torch._foreach_add_(list(views), [p.detach() for p in self.thetas])
+
+    def thetas_minus(self, name: str, out: str) -> None:
+        """Buffer `out` <- theta - buffer `name`."""
+        for p, x, y in zip(self.thetas, self.views[name], self.views[out]):
+            torch.sub(p.detach(), x, out=y)
+
+    def pull_changed(self) -> None:
+        """w = z_i - u, after either has changed."""
+        torch.sub(self.z_i, self.u, out=self.w)
+
+
+def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """targets[i] <- sources[i], converting types."""
+    if hasattr(torch, "_foreach_copy_"):
+        torch._foreach_copy_(list(targets), list(sources))
+    else:  # torch before 2.1
+        for target, source in zip(targets, sources):
+            target.copy_(source)
+
+
+def add_proximal(state: State, grads: Sequence[torch.Tensor]) -> None:
+    """Step 1: g += rho1 * (theta - z_i + u_ij) = rho1 * (theta - w), in place.
+
+    Two passes over the elements; in 16-bit parameters the difference is taken in float32 first,
+    for it is far smaller than either term.
+    """
+    thetas = [p.detach() for p in state.thetas]
+    for run in state.runs():
+        part = slice(run.first, run.last)
+        if run.low:
+            pull = torch._foreach_sub(list(state.views["w"][part]), thetas[part])
+            torch._foreach_mul_(pull, -run.rho1)
+            torch._foreach_add_(list(grads[part]), pull)
+        else:
+            torch._foreach_add_(list(grads[part]), thetas[part], alpha=run.rho1)
+            torch._foreach_add_(list(grads[part]), state.views["w"][part], alpha=-run.rho1)
