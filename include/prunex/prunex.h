@@ -277,6 +277,36 @@ typedef struct {
 PRUNEX_API prunex_result_t prunex_all_reduce(prunex_comm_t comm, const void* send, void* recv,
                                              size_t count, prunex_dtype_t dtype, prunex_op_t op,
                                              prunex_layout_t layout, const prunex_call_t* call);
+
+/* Collectives that move data. Like prunex_all_reduce: every rank of the communicator makes the same
+ * call, in the same order among all collectives; call NULL means world and blocking, a request
+ * makes it return at once. Scopes other than WORLD are UNSUPPORTED. Masks play no part. A rank that
+ * makes another call, or passes another size, root, dtype or op, is a MISMATCH on every rank, with
+ * no buffer touched; a rank that does not come or dies ends the call as in prunex_all_reduce (a
+ * peer's death may leave a receive buffer partly written). In prunex_stats they count as dense
+ * calls; bytes_logical grows by the bytes of the whole result or, for prunex_reduce_scatter, of the
+ * whole input. */
+
+/* bytes bytes at buffer go from rank `root` to every other rank's buffer; the root's is only read.
+ * They cross to every other node once: small ones straight from the root's node leader, large ones
+ * handed on from leader to leader, so that no link carries them twice. */
+PRUNEX_API prunex_result_t prunex_broadcast(prunex_comm_t comm, void* buffer, size_t bytes,
+                                            int root, const prunex_call_t* call);
+/* Every rank gives bytes_per_rank bytes; recv holds size * bytes_per_rank, in rank order, on every
+ * rank. In place when send == recv + rank * bytes_per_rank; any other overlap is an error. Each
+ * node sends its ranks' parts to every other node once. */
+PRUNEX_API prunex_result_t prunex_all_gather(prunex_comm_t comm, const void* send, void* recv,
+                                             size_t bytes_per_rank, const prunex_call_t* call);
+/* send holds size * count_per_rank elements, in rank order; recv gets this rank's count_per_rank
+ * elements of the reduction: the same bits as that slice of prunex_all_reduce without masks. In
+ * place when recv == send + rank * count_per_rank elements (the rest of send is then left as it
+ * is); any other overlap is an error. Half the traffic of an all-reduce. */
+PRUNEX_API prunex_result_t prunex_reduce_scatter(prunex_comm_t comm, const void* send, void* recv,
+                                                 size_t count_per_rank, prunex_dtype_t dtype,
+                                                 prunex_op_t op, const prunex_call_t* call);
+/* Returns once every rank of the communicator has called it. Blocking. */
+PRUNEX_API prunex_result_t prunex_barrier(prunex_comm_t comm);
+
 /* *done: 1 when complete; the result is then that of the call and the request is gone. */
 PRUNEX_API prunex_result_t prunex_request_test(prunex_request_t request, int* done);
 PRUNEX_API prunex_result_t prunex_request_wait(prunex_request_t request);
@@ -348,7 +378,8 @@ typedef struct {
   prunex_net_kind_t sent_raw, sent_zero_block, sent_masked;
   prunex_net_kind_t received_raw, received_zero_block, received_masked;
   uint64_t pack_ns, unpack_ns; /* time of scanning, packing and testing; of expanding */
-  uint64_t stale;    /* messages of 4 KiB and more that touched a registered buffer but were not inside */
+  uint64_t
+      stale; /* messages of 4 KiB and more that touched a registered buffer but were not inside */
   uint64_t violated; /* messages with a non-zero byte where their mask has none: sent raw */
 } prunex_net_stats_t;
 

@@ -10,6 +10,7 @@
 #include "plugin/base/digest.h"
 #include "plugin/base/log.h"
 #include "plugin/base/text.h"
+#include "plugin/collective/plan_move.h"
 
 namespace prunex::collective {
 namespace {
@@ -21,6 +22,12 @@ uint64_t dense_wire_bytes(const topo::World& world, const CallSpec& spec, const 
   const Traffic traffic{spec.scope == Scope::node ? 1 : world.nodes.size(),
                         size_of(partial_type(spec.type, spec.op)), size_of(spec.type)};
   return wire_bytes(choose_algorithm(tuning, traffic, spec.count), traffic, spec.count);
+}
+
+uint64_t extra_digest_of(const CallSpec& spec) {
+  return spec.collective == Collective::all_reduce
+             ? spec.extra_digest
+             : Digest(2).add(spec.collective).add(spec.root).value();
 }
 
 const char* name_of(Outcome outcome) {
@@ -40,7 +47,9 @@ std::string what_it_moves(const Plan& plan, const CallSpec& spec, const Layout& 
   const std::string mode =
       layout.dense() ? "dense"
                      : strf("compact, %llu kept", static_cast<unsigned long long>(layout.kept));
-  return strf("%s of %s %s over %s, %s, %s in %s of up to %zu bytes", prunex::name_of(plan.op),
+  const bool adds = plan.collective == Collective::all_reduce;
+  return strf("%s of %s %s over %s, %s, %s in %s of up to %zu bytes",
+              adds ? prunex::name_of(plan.op) : name_of(plan.collective),
               counted(spec.count, "element").c_str(), prunex::name_of(plan.type),
               kScopes[static_cast<size_t>(plan.scope)], mode.c_str(), name_of(plan.algorithm),
               counted(plan.chunks.size(), "chunk").c_str(),
@@ -143,7 +152,7 @@ void Comm::serve() {
   }
 }
 
-Result<> Comm::all_reduce(const CallSpec& spec) {
+Result<> Comm::call(const CallSpec& spec) {
   {
     std::unique_lock lock(queue_mutex_);
     if (busy_ || !queue_.empty()) {
@@ -214,6 +223,8 @@ std::shared_ptr<const Plan> Comm::plan_for(const PlanRequest& request) {
                            .add(request.op)
                            .add(request.scope)
                            .add(request.dense_elements)
+                           .add(request.collective)
+                           .add(request.root)
                            .value();
   if (const auto found = plans_.find(key); found != plans_.end()) {
     return found->second;
@@ -229,7 +240,8 @@ std::shared_ptr<const Plan> Comm::plan_for(const PlanRequest& request) {
 
 Result<Outcome> Comm::exchange(const CallSpec& spec, const MaskedLayout& masked, bool audited,
                                bool counted) {
-  const auto plan = plan_for({masked.layout.kept, spec.type, spec.op, spec.scope, spec.count});
+  const auto plan = plan_for(
+      {masked.layout.kept, spec.type, spec.op, spec.scope, spec.count, spec.collective, spec.root});
   ExchangeInput in;
   in.plan = plan.get();
   in.layout = &masked.layout;
@@ -246,7 +258,7 @@ Result<Outcome> Comm::exchange(const CallSpec& spec, const MaskedLayout& masked,
   h.count = spec.count;
   h.shape_digest = masked.layout.shape_digest;
   h.mask_digest = masked.digest;
-  h.extra_digest = spec.extra_digest;
+  h.extra_digest = extra_digest_of(spec);
   h.op = static_cast<uint8_t>(spec.op);
   h.dtype = static_cast<uint8_t>(spec.type);
   h.scope = static_cast<uint8_t>(spec.scope);
@@ -301,11 +313,19 @@ Result<> Comm::run_alive(const CallSpec& spec) {
 }
 
 void Comm::count(const CallSpec& spec, bool compact) {
-  const uint64_t dense = dense_wire_bytes(context_.world, spec, context_.tuning);
+  const bool adds = spec.collective == Collective::all_reduce;
+  const uint64_t dense = adds ? dense_wire_bytes(context_.world, spec, context_.tuning) : 0;
+  uint64_t moved = 0;
+  if (!adds) {
+    const auto plan = plan_for(
+        {spec.count, spec.type, spec.op, spec.scope, spec.count, spec.collective, spec.root});
+    moved = plan->moves() ? sent_bytes(*plan, context_.world, context_.rank) : 0;
+  }
   const std::lock_guard lock(stats_mutex_);
   ++stats_.calls;
   ++(compact ? stats_.calls_compact : stats_.calls_dense);
   stats_.bytes_logical += spec.count * size_of(spec.type);
+  stats_.bytes_dense += moved;
   for (const auto& links : context_.links) {
     stats_.bytes_dense += links != nullptr ? dense / context_.links.size() : 0;
   }

@@ -41,6 +41,11 @@ struct CallSpec {
   Scope scope = Scope::world;
   std::shared_ptr<const MaskedLayout> masked;  // null: dense
   uint64_t extra_digest = 0;
+  // Others than the all-reduce: scope world, no masks. count: of the whole buffer, so of all ranks'
+  // parts of an all-gather or reduce-scatter. root: of a broadcast, whose send and recv are the
+  // same.
+  Collective collective = Collective::all_reduce;
+  int root = 0;
 };
 
 struct CommStats {
@@ -74,7 +79,9 @@ class Comm {
   ~Comm();           // waits for calls in flight
   void wait_idle();  // the same, and lives on
 
-  [[nodiscard]] Result<> all_reduce(const CallSpec& spec);
+  // Blocking, whatever spec.collective says.
+  [[nodiscard]] Result<> call(const CallSpec& spec);
+  [[nodiscard]] Result<> all_reduce(const CallSpec& spec) { return call(spec); }
   [[nodiscard]] std::shared_ptr<Request> submit(const CallSpec& spec);
 
   [[nodiscard]] const topo::World& world() const { return context_.world; }

@@ -96,7 +96,7 @@ Error Exchange::late(bool direct_only) const {
     const uint64_t mine = c_.memory.rank(i).reduced.load(std::memory_order_acquire);
     if (i != c_.local && mine < in_.end() && mine < min_packed() &&
         output_free(std::max(mine, in_.base) - in_.base)) {
-      return blame(c_.rank_at(i), "reduce its part of the call");
+      return blame(c_.rank_at(i), "do its part of the call");
     }
   }
   for (size_t i = 0; i < c_.local_size(); ++i) {
