@@ -175,15 +175,15 @@ prunex_result_t prunex_reduce_scatter(prunex_comm_t comm, const void* send, void
                                       const prunex_call_t* call) {
   using namespace prunex::api;
   return guard([&]() -> Result<> {
+    auto opened = open_call(comm, call, "prunex_reduce_scatter");
+    if (!opened) {
+      return tl::unexpected(opened.error());
+    }
     for (const Result<>& good :
          {check_enum(dtype, prunex::kNumDTypes, "dtype"), check_enum(op, prunex::kNumOps, "op")}) {
       if (!good) {
         return good;
       }
-    }
-    auto opened = open_call(comm, call, "prunex_reduce_scatter");
-    if (!opened) {
-      return tl::unexpected(opened.error());
     }
     const auto type = static_cast<prunex::DType>(dtype);
     const size_t element = prunex::size_of(type);
