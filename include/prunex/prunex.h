@@ -14,8 +14,8 @@
  *  - Handles are opaque integers, never reused; 0 is none.
  *  - Functions return prunex_result_t; after a failure prunex_last_error() has one line for a
  * person, of the calling thread. Nothing throws, exits or prints on stdout.
- *  - Masks and layouts may be used from any thread. A communicator runs one call at a time, in the
- * order of the calls; ranks must make the same calls in the same order.
+ *  - Masks and layouts may be used from any thread. A communicator runs one collective at a time,
+ * in the order of the calls; ranks must make the same calls in the same order.
  */
 #ifndef PRUNEX_PRUNEX_H_
 #define PRUNEX_PRUNEX_H_
@@ -306,6 +306,31 @@ PRUNEX_API prunex_result_t prunex_reduce_scatter(prunex_comm_t comm, const void*
                                                  prunex_op_t op, const prunex_call_t* call);
 /* Returns once every rank of the communicator has called it. Blocking. */
 PRUNEX_API prunex_result_t prunex_barrier(prunex_comm_t comm);
+
+/* Messages between two ranks. Not collective: they take no turn in the order of the collectives,
+ * disturb none that is under way and need no third rank. Any thread, any number at a time. Messages
+ * from one rank to another with the same tag are received in the order in which they were sent, by
+ * receives in the order in which they were posted; tags are independent of each other. peer is any
+ * other rank; the rank itself is an error.
+ *
+ * prunex_send returns (its request completes) when buffer may be reused. Up to 16 KiB it does not
+ * wait for the receive while no more than 256 KiB lie untaken with the peer; larger ones do wait,
+ * so two ranks that both send first must not both block. prunex_recv takes a message of exactly
+ * `bytes` bytes (0 is a message, too). One of another size, shorter or longer, is a MISMATCH that
+ * says both sizes: buffer is untouched, the communicator usable and the message stays for the next
+ * receive of its tag. A message not taken, or not sent, within the communicator's timeout is a
+ * TIMEOUT naming the peer, a peer that died or closed its communicator PEER_LOST: both end the
+ * communicator on all ranks, as in prunex_all_reduce. What a peer sent before it closed can still
+ * be received.
+ *
+ * They travel over TCP, also inside a node, on a connection that the first message opens; call as
+ * in prunex_all_reduce (scope WORLD). In prunex_stats each counts as a dense call once complete.
+ * Where PRUNEX_PORT_RANGE has no port left for a rank to listen on, sending to it is UNSUPPORTED.
+ */
+PRUNEX_API prunex_result_t prunex_send(prunex_comm_t comm, const void* buffer, size_t bytes,
+                                       int peer, int tag, const prunex_call_t* call);
+PRUNEX_API prunex_result_t prunex_recv(prunex_comm_t comm, void* buffer, size_t bytes, int peer,
+                                       int tag, const prunex_call_t* call);
 
 /* *done: 1 when complete; the result is then that of the call and the request is gone. */
 PRUNEX_API prunex_result_t prunex_request_test(prunex_request_t request, int* done);

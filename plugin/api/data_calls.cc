@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// prunex_broadcast, prunex_all_gather, prunex_reduce_scatter, prunex_barrier.
+// prunex_broadcast, prunex_all_gather, prunex_reduce_scatter, prunex_barrier, prunex_send,
+// prunex_recv.
 #include <limits>
 
 #include "plugin/api/comms.h"
@@ -100,6 +101,37 @@ Result<> check_pair(const Buffer& part, const Buffer& whole, size_t rank) {
                    part.name, static_cast<size_t>(part.begin()), part.bytes, whole.name,
                    static_cast<size_t>(whole.begin()), whole.bytes, part.name, whole.name,
                    part.bytes, static_cast<size_t>(whole.begin() + rank * part.bytes), rank));
+}
+
+Result<> message(prunex_comm_t comm, const Buffer& buffer, int peer, int tag, bool sends,
+                 const prunex_call_t* call) {
+  auto opened = open_call(comm, call, sends ? "prunex_send" : "prunex_recv");
+  if (!opened) {
+    return tl::unexpected(opened.error());
+  }
+  if (peer < 0 || static_cast<size_t>(peer) >= opened->size()) {
+    return fail(Code::invalid_argument,
+                strf("peer %d is not a rank: there are 0 to %zu", peer, opened->size() - 1));
+  }
+  if (static_cast<size_t>(peer) == opened->rank()) {
+    return fail(Code::invalid_argument,
+                strf("peer %d is this rank itself: messages go to other ranks", peer));
+  }
+  if (auto good = check_buffer(buffer); !good) {
+    return good;
+  }
+  collective::P2pSpec spec;
+  spec.buffer = const_cast<void*>(buffer.at);  // only read by a send
+  spec.bytes = buffer.bytes;
+  spec.peer = peer;
+  spec.tag = tag;
+  spec.sends = sends;
+  auto completion = opened->entry->comm->submit(spec);
+  if (opened->request == nullptr) {
+    return completion->wait();
+  }
+  *opened->request = requests().add({std::move(completion)});
+  return {};
 }
 
 Result<> check_total(size_t each, size_t element, size_t ranks, const char* name) {
@@ -218,5 +250,17 @@ prunex_result_t prunex_barrier(prunex_comm_t comm) {
     spec.collective = Collective::barrier;
     return start(*opened, spec);
   });
+}
+
+prunex_result_t prunex_send(prunex_comm_t comm, const void* buffer, size_t bytes, int peer, int tag,
+                            const prunex_call_t* call) {
+  using namespace prunex::api;
+  return guard([&] { return message(comm, {"buffer", buffer, bytes}, peer, tag, true, call); });
+}
+
+prunex_result_t prunex_recv(prunex_comm_t comm, void* buffer, size_t bytes, int peer, int tag,
+                            const prunex_call_t* call) {
+  using namespace prunex::api;
+  return guard([&] { return message(comm, {"buffer", buffer, bytes}, peer, tag, false, call); });
 }
 }

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/collective/comm.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
-
 #include <algorithm>
 
 #include "kernels/pack.h"
@@ -66,24 +63,6 @@ std::string time_of_stages(const StageTimes& before, const StageTimes& after) {
 
 }  // namespace
 
-Result<> Request::wait() {
-  std::unique_lock lock(mutex_);
-  ready_.wait(lock, [this] { return done(); });
-  return result_;
-}
-
-void Request::complete(Result<> result) {
-  if (on_complete) {
-    on_complete(result);
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    result_ = std::move(result);
-    done_.store(true, std::memory_order_release);
-  }
-  ready_.notify_all();
-}
-
 Comm::Comm(const CommOptions& options) : options_(options) {}
 
 Comm::~Comm() {
@@ -98,57 +77,6 @@ Comm::~Comm() {
   if (context_.memory) {
     context_.memory.rank(context_.local).closed.store(1, std::memory_order_release);
     context_.memory.ring();
-  }
-}
-
-void Comm::wait_idle() {
-  std::unique_lock lock(queue_mutex_);
-  idle_.wait(lock, [this] { return !busy_ && queue_.empty(); });
-}
-
-void Comm::wake() {
-  if (wake_fd_) {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t n = ::write(wake_fd_.get(), &one, sizeof one);
-  }
-}
-
-// The communicator's one thread: relays aborts even while this rank is in no call, and runs queued
-// calls.
-void Comm::serve() {
-  while (true) {
-    std::shared_ptr<Request> next;
-    {
-      const std::lock_guard lock(queue_mutex_);
-      if (!busy_ && !queue_.empty()) {
-        next = std::move(queue_.front());
-        queue_.pop_front();
-        busy_ = true;
-      } else if (stop_ && !busy_) {
-        return;
-      }
-    }
-    if (next != nullptr) {
-      Result<> result = run(next->spec);
-      {
-        const std::lock_guard lock(queue_mutex_);
-        busy_ = false;
-      }
-      next->complete(std::move(result));
-      idle_.notify_all();
-      continue;
-    }
-    pollfd fds[] = {{control_->poll_fd(), POLLIN, 0}, {wake_fd_.get(), POLLIN, 0}};
-    ::poll(fds, 2, 1000);
-    if ((fds[1].revents & POLLIN) != 0) {
-      uint64_t count = 0;
-      [[maybe_unused]] const ssize_t n = ::read(wake_fd_.get(), &count, sizeof count);
-    }
-    const bool alive = !control_->aborted();
-    control_->poll();
-    if (alive && control_->aborted()) {
-      context_.memory.ring();  // whoever sleeps in a call looks at the verdict
-    }
   }
 }
 
@@ -177,17 +105,6 @@ Result<> Comm::call(const CallSpec& spec) {
     wake();
   }
   return result;
-}
-
-std::shared_ptr<Request> Comm::submit(const CallSpec& spec) {
-  auto request = std::make_shared<Request>();
-  request->spec = spec;
-  {
-    const std::lock_guard lock(queue_mutex_);
-    queue_.push_back(request);
-  }
-  wake();
-  return request;
 }
 
 // Without memory a rank cannot do its part of the call: the others must not wait for it.
@@ -347,8 +264,16 @@ void Comm::refresh_stats() {
 }
 
 CommStats Comm::stats() const {
+  const P2pCounters m = messages_ ? messages_->counters() : P2pCounters{};
   const std::lock_guard lock(stats_mutex_);
-  return stats_;
+  CommStats s = stats_;
+  s.calls += m.messages;
+  s.calls_dense += m.messages;
+  s.bytes_logical += m.bytes_logical;
+  s.bytes_sent += m.wire_sent;
+  s.bytes_received += m.wire_received;
+  s.bytes_dense += m.payload;
+  return s;
 }
 
 // From one rank's finding to the story that all survivors tell. The communicator is dead after it.
