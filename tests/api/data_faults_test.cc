@@ -163,6 +163,8 @@ INSTANTIATE_TEST_SUITE_P(
                           "scatter_rank_0_killed", {0, 0, 1, 1}, 0, Fault::kill, reduce_scatter},
                       Scenario{"barrier_absent", {0, 0, 1, 1}, 3, Fault::absent, barrier},
                       Scenario{"gather_absent", {0, 1, 1}, 0, Fault::absent, all_gather},
+                      Scenario{"message_absent", {0, 1}, 1, Fault::absent, ring<1'000'000>},
+                      Scenario{"small_message_absent", {0, 0}, 0, Fault::absent, ring<100>},
                       Scenario{"ring_killed", {0, 0, 1, 1}, 2, Fault::kill, ring<1'000'000>},
                       Scenario{"small_ring_killed", {0, 0, 1, 1}, 3, Fault::kill, ring<100>},
                       Scenario{"ring_rank_0_killed", {0, 0, 1, 1}, 0, Fault::kill, ring<100>},
