@@ -14,8 +14,8 @@
  *  - Handles are opaque integers, never reused; 0 is none.
  *  - Functions return prunex_result_t; after a failure prunex_last_error() has one line for a
  * person, of the calling thread. Nothing throws, exits or prints on stdout.
- *  - Masks and layouts may be used from any thread. A communicator runs one call at a time, in the
- * order of the calls; ranks must make the same calls in the same order.
+ *  - Masks and layouts may be used from any thread. A communicator runs one collective at a time,
+ * in the order of the calls; ranks must make the same calls in the same order.
  */
 #ifndef PRUNEX_PRUNEX_H_
 #define PRUNEX_PRUNEX_H_
@@ -277,6 +277,7 @@ typedef struct {
 PRUNEX_API prunex_result_t prunex_all_reduce(prunex_comm_t comm, const void* send, void* recv,
                                              size_t count, prunex_dtype_t dtype, prunex_op_t op,
                                              prunex_layout_t layout, const prunex_call_t* call);
+
 /* *done: 1 when complete; the result is then that of the call and the request is gone. */
 PRUNEX_API prunex_result_t prunex_request_test(prunex_request_t request, int* done);
 PRUNEX_API prunex_result_t prunex_request_wait(prunex_request_t request);
@@ -348,7 +349,8 @@ typedef struct {
   prunex_net_kind_t sent_raw, sent_zero_block, sent_masked;
   prunex_net_kind_t received_raw, received_zero_block, received_masked;
   uint64_t pack_ns, unpack_ns; /* time of scanning, packing and testing; of expanding */
-  uint64_t stale;    /* messages of 4 KiB and more that touched a registered buffer but were not inside */
+  uint64_t
+      stale; /* messages of 4 KiB and more that touched a registered buffer but were not inside */
   uint64_t violated; /* messages with a non-zero byte where their mask has none: sent raw */
 } prunex_net_stats_t;
 
@@ -369,4 +371,7 @@ PRUNEX_API int prunex_version(void);
 #ifdef __cplusplus
 }
 #endif
+
+#include "prunex/collectives.h"
+
 #endif

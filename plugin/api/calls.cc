@@ -15,14 +15,6 @@ namespace {
 using collective::CallSpec;
 using collective::Scope;
 
-template <class Enum>
-Result<> check_enum(Enum value, int limit, const char* name) {
-  if (static_cast<int>(value) < 0 || static_cast<int>(value) >= limit) {
-    return fail(Code::invalid_argument, strf("%s %d is unknown", name, static_cast<int>(value)));
-  }
-  return {};
-}
-
 Result<> check_buffers(const CallSpec& s, bool contributes) {
   if (s.count > std::numeric_limits<size_t>::max() / size_of(s.type)) {
     return fail(Code::invalid_argument,

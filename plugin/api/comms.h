@@ -22,7 +22,7 @@ struct CommEntry {
 
 // Outlives its communicator, whose destruction completes it.
 struct RequestEntry {
-  std::shared_ptr<collective::Request> request;
+  std::shared_ptr<collective::Completion> request;
 };
 
 template <class T>

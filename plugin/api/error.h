@@ -32,6 +32,14 @@ prunex_result_t guard(F&& body) noexcept {
   return fail(Code::invalid_argument, strf("%s is NULL", name));
 }
 
+template <class Enum>
+Result<> check_enum(Enum value, int limit, const char* name) {
+  if (static_cast<int>(value) < 0 || static_cast<int>(value) >= limit) {
+    return fail(Code::invalid_argument, strf("%s %d is unknown", name, static_cast<int>(value)));
+  }
+  return {};
+}
+
 // Every public struct starts with its size, so that a caller built against another header is told
 // so.
 template <class T>

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/collective/agreement.h"
 
+#include <cstring>
 #include <vector>
 
 #include "kernels/pack.h"
 #include "plugin/collective/exchange.h"
+#include "plugin/collective/plan_move.h"
 
 namespace prunex::collective {
 namespace {
@@ -93,7 +95,7 @@ Result<bool> Agreement::send_header(Go local_headers) {
     if (!reduced_by_all()) {
       return false;
     }
-    payload = std::span(c_.memory.sum(slot_), plan_.elements * size_of(plan_.partial));
+    payload = inlined_part();
   }
   header.audit = node_audit();
   audits_[links_.self()] = header.audit;
@@ -130,8 +132,7 @@ Result<bool> Agreement::read_headers(Go local_headers) {
     audits_[n] = header->audit;
     same = same && header->kind == MessageKind::call && header->local_mismatch == 0 &&
            header->same_call(in_.header) &&
-           (plan_.algorithm != Algorithm::inlined ||
-            header->payload == plan_.elements * size_of(plan_.partial));
+           (plan_.algorithm != Algorithm::inlined || header->payload == inlined_bytes(n));
   }
   if (!all) {
     return moved;
@@ -151,7 +152,37 @@ Result<bool> Agreement::read_headers(Go local_headers) {
   return true;
 }
 
+// Where nothing is added up, a node's message carries its own part of the result.
+size_t Agreement::inlined_bytes(size_t node) const {
+  return plan_.copies ? node_part(plan_, plan_.elements, node).count * size_of(plan_.type)
+                      : plan_.elements * size_of(plan_.partial);
+}
+
+std::span<const std::byte> Agreement::inlined_part() const {
+  const size_t self = links_.self();
+  return {plan_.copies ? output_of(self) : c_.memory.sum(slot_), inlined_bytes(self)};
+}
+
+std::byte* Agreement::output_of(size_t node) const {
+  return c_.memory.output(slot_) +
+         node_part(plan_, plan_.elements, node).offset * size_of(plan_.type);
+}
+
 void Agreement::combine_inlined() {
+  if (plan_.copies) {
+    for (size_t n = 0; n < links_.nodes(); ++n) {
+      if (n != links_.self() && inlined_bytes(n) > 0) {
+        std::memcpy(output_of(n), links_.payload(n).data(), inlined_bytes(n));
+      }
+    }
+  } else {
+    reduce_inlined();
+  }
+  c_.memory.leader(0).released.store(in_.base + 1, std::memory_order_release);
+  c_.memory.leader(0).finished.store(in_.base + 1, std::memory_order_release);
+}
+
+void Agreement::reduce_inlined() {
   std::vector<const void*> sources(links_.nodes());
   for (size_t n = 0; n < links_.nodes(); ++n) {
     sources[n] = n == links_.self() ? static_cast<const void*>(c_.memory.sum(slot_))
@@ -159,8 +190,6 @@ void Agreement::combine_inlined() {
   }
   reduce(c_.memory.output(slot_), plan_.type, sources, plan_.partial, plan_.elements, plan_.op,
          plan_.divisor);
-  c_.memory.leader(0).released.store(in_.base + 1, std::memory_order_release);
-  c_.memory.leader(0).finished.store(in_.base + 1, std::memory_order_release);
 }
 
 Result<bool> Agreement::progress_commit() {

@@ -3,7 +3,9 @@
 // is trusted, and the commit that says whether everybody's dropped elements were zero. Small calls
 // carry the node's sum behind the header and are complete with it.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "plugin/collective/context.h"
@@ -34,6 +36,10 @@ class Agreement {
   [[nodiscard]] Audit node_audit() const;
   [[nodiscard]] bool reduced_by_all() const;
   void combine_inlined();
+  void reduce_inlined();
+  [[nodiscard]] size_t inlined_bytes(size_t node) const;
+  [[nodiscard]] std::span<const std::byte> inlined_part() const;
+  [[nodiscard]] std::byte* output_of(size_t node) const;
 
   Context& c_;
   const ExchangeInput& in_;

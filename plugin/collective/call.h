@@ -15,6 +15,14 @@ namespace prunex::collective {
 
 enum class Scope : uint8_t { world = 0, node, leaders };
 
+enum class Collective : uint8_t { all_reduce = 0, broadcast, all_gather, reduce_scatter, barrier };
+inline constexpr int kNumCollectives = 5;
+[[nodiscard]] constexpr const char* name_of(Collective c) {
+  constexpr const char* kNames[] = {"all_reduce", "broadcast", "all_gather", "reduce_scatter",
+                                    "barrier"};
+  return kNames[static_cast<size_t>(c)];
+}
+
 enum class MessageKind : uint8_t { call = 1, commit = 2, abort = 3 };
 
 // Is everything that this side dropped zero?
@@ -31,7 +39,7 @@ struct CallHeader {
   uint64_t count = 0;         // elements of the user's buffer
   uint64_t shape_digest = 0;  // segments
   uint64_t mask_digest = 0;   // masks in force, with their contracts
-  uint64_t extra_digest = 0;  // arguments of calls built on the all-reduce (mask agreement)
+  uint64_t extra_digest = 0;  // further arguments: of mask agreement; which collective and its root
   uint8_t op = 0, dtype = 0, scope = 0;
   uint8_t audited = 0;         // dropped elements of this call are checked
   uint8_t local_mismatch = 0;  // ranks of the sender's node already disagree

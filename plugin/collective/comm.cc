@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/collective/comm.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
-
 #include <algorithm>
 
 #include "kernels/pack.h"
 #include "plugin/base/digest.h"
 #include "plugin/base/log.h"
 #include "plugin/base/text.h"
+#include "plugin/collective/plan_move.h"
 
 namespace prunex::collective {
 namespace {
@@ -21,6 +19,12 @@ uint64_t dense_wire_bytes(const topo::World& world, const CallSpec& spec, const 
   const Traffic traffic{spec.scope == Scope::node ? 1 : world.nodes.size(),
                         size_of(partial_type(spec.type, spec.op)), size_of(spec.type)};
   return wire_bytes(choose_algorithm(tuning, traffic, spec.count), traffic, spec.count);
+}
+
+uint64_t extra_digest_of(const CallSpec& spec) {
+  return spec.collective == Collective::all_reduce
+             ? spec.extra_digest
+             : Digest(2).add(spec.collective).add(spec.root).value();
 }
 
 const char* name_of(Outcome outcome) {
@@ -40,7 +44,9 @@ std::string what_it_moves(const Plan& plan, const CallSpec& spec, const Layout& 
   const std::string mode =
       layout.dense() ? "dense"
                      : strf("compact, %llu kept", static_cast<unsigned long long>(layout.kept));
-  return strf("%s of %s %s over %s, %s, %s in %s of up to %zu bytes", prunex::name_of(plan.op),
+  const bool adds = plan.collective == Collective::all_reduce;
+  return strf("%s of %s %s over %s, %s, %s in %s of up to %zu bytes",
+              adds ? prunex::name_of(plan.op) : name_of(plan.collective),
               counted(spec.count, "element").c_str(), prunex::name_of(plan.type),
               kScopes[static_cast<size_t>(plan.scope)], mode.c_str(), name_of(plan.algorithm),
               counted(plan.chunks.size(), "chunk").c_str(),
@@ -56,24 +62,6 @@ std::string time_of_stages(const StageTimes& before, const StageTimes& after) {
 }
 
 }  // namespace
-
-Result<> Request::wait() {
-  std::unique_lock lock(mutex_);
-  ready_.wait(lock, [this] { return done(); });
-  return result_;
-}
-
-void Request::complete(Result<> result) {
-  if (on_complete) {
-    on_complete(result);
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    result_ = std::move(result);
-    done_.store(true, std::memory_order_release);
-  }
-  ready_.notify_all();
-}
 
 Comm::Comm(const CommOptions& options) : options_(options) {}
 
@@ -92,58 +80,7 @@ Comm::~Comm() {
   }
 }
 
-void Comm::wait_idle() {
-  std::unique_lock lock(queue_mutex_);
-  idle_.wait(lock, [this] { return !busy_ && queue_.empty(); });
-}
-
-void Comm::wake() {
-  if (wake_fd_) {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t n = ::write(wake_fd_.get(), &one, sizeof one);
-  }
-}
-
-// The communicator's one thread: relays aborts even while this rank is in no call, and runs queued
-// calls.
-void Comm::serve() {
-  while (true) {
-    std::shared_ptr<Request> next;
-    {
-      const std::lock_guard lock(queue_mutex_);
-      if (!busy_ && !queue_.empty()) {
-        next = std::move(queue_.front());
-        queue_.pop_front();
-        busy_ = true;
-      } else if (stop_ && !busy_) {
-        return;
-      }
-    }
-    if (next != nullptr) {
-      Result<> result = run(next->spec);
-      {
-        const std::lock_guard lock(queue_mutex_);
-        busy_ = false;
-      }
-      next->complete(std::move(result));
-      idle_.notify_all();
-      continue;
-    }
-    pollfd fds[] = {{control_->poll_fd(), POLLIN, 0}, {wake_fd_.get(), POLLIN, 0}};
-    ::poll(fds, 2, 1000);
-    if ((fds[1].revents & POLLIN) != 0) {
-      uint64_t count = 0;
-      [[maybe_unused]] const ssize_t n = ::read(wake_fd_.get(), &count, sizeof count);
-    }
-    const bool alive = !control_->aborted();
-    control_->poll();
-    if (alive && control_->aborted()) {
-      context_.memory.ring();  // whoever sleeps in a call looks at the verdict
-    }
-  }
-}
-
-Result<> Comm::all_reduce(const CallSpec& spec) {
+Result<> Comm::call(const CallSpec& spec) {
   {
     std::unique_lock lock(queue_mutex_);
     if (busy_ || !queue_.empty()) {
@@ -168,17 +105,6 @@ Result<> Comm::all_reduce(const CallSpec& spec) {
     wake();
   }
   return result;
-}
-
-std::shared_ptr<Request> Comm::submit(const CallSpec& spec) {
-  auto request = std::make_shared<Request>();
-  request->spec = spec;
-  {
-    const std::lock_guard lock(queue_mutex_);
-    queue_.push_back(request);
-  }
-  wake();
-  return request;
 }
 
 // Without memory a rank cannot do its part of the call: the others must not wait for it.
@@ -214,6 +140,8 @@ std::shared_ptr<const Plan> Comm::plan_for(const PlanRequest& request) {
                            .add(request.op)
                            .add(request.scope)
                            .add(request.dense_elements)
+                           .add(request.collective)
+                           .add(request.root)
                            .value();
   if (const auto found = plans_.find(key); found != plans_.end()) {
     return found->second;
@@ -229,7 +157,8 @@ std::shared_ptr<const Plan> Comm::plan_for(const PlanRequest& request) {
 
 Result<Outcome> Comm::exchange(const CallSpec& spec, const MaskedLayout& masked, bool audited,
                                bool counted) {
-  const auto plan = plan_for({masked.layout.kept, spec.type, spec.op, spec.scope, spec.count});
+  const auto plan = plan_for(
+      {masked.layout.kept, spec.type, spec.op, spec.scope, spec.count, spec.collective, spec.root});
   ExchangeInput in;
   in.plan = plan.get();
   in.layout = &masked.layout;
@@ -246,7 +175,7 @@ Result<Outcome> Comm::exchange(const CallSpec& spec, const MaskedLayout& masked,
   h.count = spec.count;
   h.shape_digest = masked.layout.shape_digest;
   h.mask_digest = masked.digest;
-  h.extra_digest = spec.extra_digest;
+  h.extra_digest = extra_digest_of(spec);
   h.op = static_cast<uint8_t>(spec.op);
   h.dtype = static_cast<uint8_t>(spec.type);
   h.scope = static_cast<uint8_t>(spec.scope);
@@ -301,11 +230,19 @@ Result<> Comm::run_alive(const CallSpec& spec) {
 }
 
 void Comm::count(const CallSpec& spec, bool compact) {
-  const uint64_t dense = dense_wire_bytes(context_.world, spec, context_.tuning);
+  const bool adds = spec.collective == Collective::all_reduce;
+  const uint64_t dense = adds ? dense_wire_bytes(context_.world, spec, context_.tuning) : 0;
+  uint64_t moved = 0;
+  if (!adds) {
+    const auto plan = plan_for(
+        {spec.count, spec.type, spec.op, spec.scope, spec.count, spec.collective, spec.root});
+    moved = plan->moves() ? sent_bytes(*plan, context_.world, context_.rank) : 0;
+  }
   const std::lock_guard lock(stats_mutex_);
   ++stats_.calls;
   ++(compact ? stats_.calls_compact : stats_.calls_dense);
   stats_.bytes_logical += spec.count * size_of(spec.type);
+  stats_.bytes_dense += moved;
   for (const auto& links : context_.links) {
     stats_.bytes_dense += links != nullptr ? dense / context_.links.size() : 0;
   }
@@ -327,8 +264,16 @@ void Comm::refresh_stats() {
 }
 
 CommStats Comm::stats() const {
+  const P2pCounters m = messages_ ? messages_->counters() : P2pCounters{};
   const std::lock_guard lock(stats_mutex_);
-  return stats_;
+  CommStats s = stats_;
+  s.calls += m.messages;
+  s.calls_dense += m.messages;
+  s.bytes_logical += m.bytes_logical;
+  s.bytes_sent += m.wire_sent;
+  s.bytes_received += m.wire_received;
+  s.bytes_dense += m.payload;
+  return s;
 }
 
 // From one rank's finding to the story that all survivors tell. The communicator is dead after it.

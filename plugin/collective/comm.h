@@ -22,6 +22,8 @@
 #include "plugin/collective/context.h"
 #include "plugin/collective/exchange.h"
 #include "plugin/collective/masked_layout.h"
+#include "plugin/collective/point_to_point.h"
+#include "plugin/collective/request.h"
 #include "plugin/transport/transport.h"
 
 namespace prunex::collective {
@@ -41,6 +43,11 @@ struct CallSpec {
   Scope scope = Scope::world;
   std::shared_ptr<const MaskedLayout> masked;  // null: dense
   uint64_t extra_digest = 0;
+  // Others than the all-reduce: scope world, no masks. count: of the whole buffer, so of all ranks'
+  // parts of an all-gather or reduce-scatter. root: of a broadcast, whose send and recv are the
+  // same.
+  Collective collective = Collective::all_reduce;
+  int root = 0;
 };
 
 struct CommStats {
@@ -51,21 +58,8 @@ struct CommStats {
   StageTimes times;
 };
 
-// A call under way; shared by the caller and the communicator.
-class Request {
- public:
-  [[nodiscard]] bool done() const { return done_.load(std::memory_order_acquire); }
-  [[nodiscard]] Result<> wait();  // blocks; every call has its own deadline
-  void complete(Result<> result);
-
+struct Request : Completion {
   CallSpec spec;
-  std::function<void(const Result<>&)> on_complete;  // may be empty
-
- private:
-  std::atomic<bool> done_{false};
-  std::mutex mutex_;
-  std::condition_variable ready_;
-  Result<> result_;
 };
 
 class Comm {
@@ -74,8 +68,12 @@ class Comm {
   ~Comm();           // waits for calls in flight
   void wait_idle();  // the same, and lives on
 
-  [[nodiscard]] Result<> all_reduce(const CallSpec& spec);
+  // Blocking, whatever spec.collective says.
+  [[nodiscard]] Result<> call(const CallSpec& spec);
+  [[nodiscard]] Result<> all_reduce(const CallSpec& spec) { return call(spec); }
   [[nodiscard]] std::shared_ptr<Request> submit(const CallSpec& spec);
+  // A message to or from another rank; beside the order of the collectives.
+  [[nodiscard]] std::shared_ptr<Completion> submit(const P2pSpec& spec);
 
   [[nodiscard]] const topo::World& world() const { return context_.world; }
   [[nodiscard]] int rank() const { return context_.rank; }
@@ -90,6 +88,7 @@ class Comm {
   [[nodiscard]] Result<> join_node(const std::vector<topo::RankFacts>& facts,
                                    std::vector<int>& strangers);
   [[nodiscard]] Result<> connect_leaders(const std::vector<topo::RankFacts>& facts, bool& rails_ok);
+  [[nodiscard]] Result<> open_point_to_point(const topo::RankFacts& own);
   [[nodiscard]] Result<std::vector<std::string>> agree(const Result<>& mine,
                                                        const std::string& record);
 
@@ -119,7 +118,10 @@ class Comm {
   [[nodiscard]] Result<Outcome> exchange(const CallSpec& spec, const MaskedLayout& masked,
                                          bool audited, bool counted);
   [[nodiscard]] Error die(const Error& finding);
+  [[nodiscard]] Error die_of_message(const Error& finding);
   void serve();
+  void sleep_until_woken();
+  void progress_messages();
   void wake();
 
   // recovery.cc
@@ -135,6 +137,7 @@ class Comm {
   std::unique_ptr<Control> control_;
   std::vector<std::unique_ptr<transport::Transport>> networks_;  // by rail, where this rank leads
   std::vector<std::unique_ptr<transport::Listener>> listeners_;  // by rail
+  std::unique_ptr<PointToPoint> messages_;                       // null in a world of one
   Context context_;
 
   // Touched only by whoever set busy_: one call at a time.
@@ -158,6 +161,7 @@ class Comm {
   std::deque<std::shared_ptr<Request>> queue_;
   bool busy_ = false, stop_ = false;
   Fd wake_fd_;
+  std::vector<pollfd> fds_;  // of the thread
   std::thread thread_;
 };
 

@@ -175,6 +175,9 @@ Result<> Comm::join() {
       world_options.max_rails = 1;
       continue;
     }
+    if (auto opened = open_point_to_point(facts[static_cast<size_t>(context_.rank)]); !opened) {
+      return opened;
+    }
     topo::Picture picture{context_.world, facts, {}};
     topology_text_ = topo::render_text(picture);
     return {};

@@ -19,6 +19,8 @@ struct StageTimes {
   uint64_t pack = 0, unpack = 0, reduce = 0, inter = 0, agree = 0, total = 0;
 };
 
+class PointToPoint;
+
 struct Context {
   topo::World world;
   int rank = 0;
@@ -28,6 +30,8 @@ struct Context {
   std::vector<size_t> leader_locals;                // by rail, of this node
   Control* control = nullptr;
   Tuning tuning;
+  // To be moved by waits; set while the communicator's own thread is in the call.
+  PointToPoint* messages = nullptr;
   StageTimes times;
   std::vector<std::vector<std::byte>> scratch;  // by rail: partial sums of other nodes
   std::vector<pollfd> fds;                      // reused by waits

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "kernels/pack.h"
+#include "plugin/collective/plan_move.h"
 
 namespace prunex::collective {
 namespace {
@@ -32,18 +33,10 @@ Exchange::Exchange(Context& context, const ExchangeInput& input)
   }
 }
 
-uint64_t Exchange::min_reduced() const {
+uint64_t Exchange::least(Counter RankBlock::*counter) const {
   uint64_t least = UINT64_MAX;
   for (size_t i = 0; i < c_.local_size(); ++i) {
-    least = std::min(least, c_.memory.rank(i).reduced.load(std::memory_order_acquire));
-  }
-  return least;
-}
-
-uint64_t Exchange::min_unpacked() const {
-  uint64_t least = UINT64_MAX;
-  for (size_t i = 0; i < c_.local_size(); ++i) {
-    least = std::min(least, c_.memory.rank(i).unpacked.load(std::memory_order_acquire));
+    least = std::min(least, (c_.memory.rank(i).*counter).load(std::memory_order_acquire));
   }
   return least;
 }
@@ -108,7 +101,12 @@ bool Exchange::try_pack() {
   }
   const Timed timed(c_.times.pack);
   AuditCount* count = in_.counted && c >= audited_ ? &dropped : nullptr;
-  pack(*in_.layout, plan_.type, in_.send, slice_of(c), c_.memory.input(c_.local, slot(c)), count);
+  std::byte* to = c_.memory.input(c_.local, slot(c));
+  if (plan_.moves()) {
+    move_in(plan_, plan_.chunks[c], c_.rank, in_.send, to);
+  } else {
+    pack(*in_.layout, plan_.type, in_.send, slice_of(c), to, count);
+  }
   packed_ = c + 1;
   audited_ = std::max(audited_, packed_);
   publish_audit();
@@ -169,6 +167,19 @@ bool Exchange::try_reduce() {
       !output_free(c)) {
     return false;
   }
+  if (plan_.copies) {
+    const Timed timed(c_.times.pack);
+    move_in(plan_, plan_.chunks[c], c_.rank, in_.send, c_.memory.output(slot(c)));
+  } else {
+    reduce_shard(c);
+  }
+  reduced_ = c + 1;
+  self_.reduced.store(global(c) + 1, std::memory_order_release);
+  c_.memory.ring();
+  return true;
+}
+
+void Exchange::reduce_shard(size_t c) {
   const Timed timed(c_.times.reduce);
   const Chunk& chunk = plan_.chunks[c];
   const size_t bytes = size_of(plan_.type);
@@ -194,10 +205,6 @@ bool Exchange::try_reduce() {
              shard.count, plan_.op, plan_.divisor);
     }
   }
-  reduced_ = c + 1;
-  self_.reduced.store(global(c) + 1, std::memory_order_release);
-  c_.memory.ring();
-  return true;
 }
 
 // A result may be in its slot and still wait for the commit; after a violation it is passed over.
@@ -230,7 +237,12 @@ bool Exchange::try_unpack() {
   }
   if (ready == Ready::yes) {
     const Timed timed(c_.times.unpack);
-    unpack(*in_.layout, plan_.type, c_.memory.output(slot(c)), slice_of(c), in_.recv);
+    const std::byte* from = c_.memory.output(slot(c));
+    if (plan_.moves()) {
+      move_out(plan_, plan_.chunks[c], c_.rank, from, in_.send, in_.recv);
+    } else {
+      unpack(*in_.layout, plan_.type, from, slice_of(c), in_.recv);
+    }
   }
   unpacked_ = c + 1;
   self_.unpacked.store(global(c) + 1, std::memory_order_release);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One exchange of one rank: pack -> reduce inside the node -> between leaders -> unpack, in chunks,
-// all stages at once. Runs on the calling thread and gives up at the deadline.
+// One exchange of one rank: pack -> reduce (or copy) inside the node -> between leaders -> unpack,
+// in chunks, // all stages at once. Runs on the calling thread and gives up at the deadline.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -54,6 +54,7 @@ class Exchange {
   [[nodiscard]] Ready result_ready(size_t chunk) const;
   bool try_unpack();
   bool try_reduce();
+  void reduce_shard(size_t chunk);
   bool try_pack();
   bool try_audit();
   bool try_local_commit();
@@ -69,8 +70,9 @@ class Exchange {
 
   [[nodiscard]] uint64_t global(size_t chunk) const { return in_.base + chunk; }
   [[nodiscard]] size_t slot(size_t chunk) const { return global(chunk) % c_.memory.shape().slots; }
-  [[nodiscard]] uint64_t min_reduced() const;
-  [[nodiscard]] uint64_t min_unpacked() const;
+  [[nodiscard]] uint64_t least(Counter RankBlock::*counter) const;  // of all ranks of the node
+  [[nodiscard]] uint64_t min_reduced() const { return least(&RankBlock::reduced); }
+  [[nodiscard]] uint64_t min_unpacked() const { return least(&RankBlock::unpacked); }
   [[nodiscard]] uint64_t min_packed() const;
   [[nodiscard]] bool output_free(size_t chunk) const;
   [[nodiscard]] Slice slice_of(size_t chunk) const;

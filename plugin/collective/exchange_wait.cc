@@ -4,12 +4,15 @@
 #include <algorithm>
 
 #include "plugin/collective/exchange.h"
+#include "plugin/collective/point_to_point.h"
 
 namespace prunex::collective {
 namespace {
 
 // How long a sleeper sleeps at most before it looks at deadlines and aborts again.
 constexpr int64_t kNapNs = 50'000'000;
+// The same where messages between two ranks are under way and their descriptors are not watched.
+constexpr int64_t kShortNapNs = 1'000'000;
 
 }  // namespace
 
@@ -27,7 +30,11 @@ Result<> Exchange::wait(uint32_t seen) {
   if (auto healthy = check_health(); !healthy) {
     return healthy;
   }
-  const int64_t left = std::min(kNapNs, std::max<int64_t>(direct_.left_ns(), 1'000'000));
+  int64_t left = std::min(kNapNs, std::max<int64_t>(direct_.left_ns(), 1'000'000));
+  if (c_.messages != nullptr) {
+    c_.messages->progress();
+    left = std::min(left, c_.messages->busy() ? kShortNapNs : kNapNs / 5);
+  }
   if (!networked_ || !c_.leads_any()) {
     c_.memory.sleep(seen, left);
     c_.control->poll();  // the communicator's own thread may be the one that waits here
@@ -38,6 +45,9 @@ Result<> Exchange::wait(uint32_t seen) {
     if (c_.links[rail] != nullptr) {
       c_.links[rail]->poll_fds(c_.fds);
     }
+  }
+  if (c_.messages != nullptr) {
+    c_.messages->poll_fds(c_.fds);
   }
   c_.fds.push_back({c_.control->poll_fd(), POLLIN, 0});
   c_.memory.poll(c_.local, seen, c_.fds, left);
@@ -96,7 +106,7 @@ Error Exchange::late(bool direct_only) const {
     const uint64_t mine = c_.memory.rank(i).reduced.load(std::memory_order_acquire);
     if (i != c_.local && mine < in_.end() && mine < min_packed() &&
         output_free(std::max(mine, in_.base) - in_.base)) {
-      return blame(c_.rank_at(i), "reduce its part of the call");
+      return blame(c_.rank_at(i), "do its part of the call");
     }
   }
   for (size_t i = 0; i < c_.local_size(); ++i) {

@@ -119,7 +119,10 @@ Result<bool> NetworkStage::advance(Flight& f, const Flight* before) {
   if (auto r = run(StepKind::recv_result, f.combined, &Flight::result_recvs_posted); !r) {
     return tl::unexpected(r.error());
   }
-  if (auto r = run(StepKind::send_result, f.combined, &Flight::result_sends_posted); !r) {
+  // What is handed on must have come first.
+  const bool here = plan_.algorithm != Algorithm::chain ||
+                    (f.recvs.empty() && f.result_recvs_posted >= chunk.result_steps);
+  if (auto r = run(StepKind::send_result, f.combined && here, &Flight::result_sends_posted); !r) {
     return tl::unexpected(r.error());
   }
   auto sent = reap(f.sends, f.send_nodes, f.send_channels);
@@ -198,6 +201,10 @@ Result<bool> NetworkStage::reap(std::vector<transport::Ticket>& tickets,
 
 // Contributions are added in ascending node order whatever the order of arrival (design rule 2).
 void NetworkStage::combine(Flight& f) {
+  f.combined = true;
+  if (plan_.copies) {
+    return;
+  }
   const Chunk& chunk = plan_.chunks[f.chunk];
   const size_t slot = slot_of(f.chunk);
   constexpr size_t kStack = 64;
@@ -215,7 +222,6 @@ void NetworkStage::combine(Flight& f) {
   }
   reduce(c_.memory.output(slot) + chunk.own_offset * size_of(plan_.type), plan_.type, sources,
          plan_.partial, chunk.own_count, plan_.op, plan_.divisor);
-  f.combined = true;
 }
 
 void NetworkStage::retire() {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "plugin/collective/plan_move.h"
+
 namespace prunex::collective {
 namespace {
 
@@ -17,6 +19,8 @@ Part cut(uint64_t total, uint64_t pieces, uint64_t index, uint64_t grain) {
   const uint64_t end = std::min(last * grain, total);
   return {begin, end - begin};
 }
+
+}  // namespace
 
 uint64_t divisor_of(const topo::World& world, int rank, const PlanRequest& request) {
   if (request.op != Op::avg) {
@@ -33,6 +37,8 @@ uint64_t divisor_of(const topo::World& world, int rank, const PlanRequest& reque
   }
   return 1;
 }
+
+namespace {
 
 int led_rail(const topo::Node& node, int rank, size_t chunk_rail) {
   return chunk_rail < node.leaders.size() && node.leaders[chunk_rail].rank == rank ? 1 : 0;
@@ -101,7 +107,11 @@ Part part_of(uint64_t chunk_elements, size_t nodes, size_t node, size_t element_
 
 Plan make_plan(const topo::World& world, int rank, const PlanRequest& request,
                const Tuning& tuning) {
+  if (request.collective != Collective::all_reduce && request.collective != Collective::barrier) {
+    return make_move_plan(world, rank, request, tuning);
+  }
   Plan plan;
+  plan.collective = request.collective;
   plan.type = request.type;
   plan.partial = partial_type(request.type, request.op);
   plan.op = request.op;

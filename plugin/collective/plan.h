@@ -43,6 +43,18 @@ struct Plan {
   std::vector<Chunk> chunks;      // at least one, maybe empty
   std::vector<Step> steps;        // empty unless this rank leads a rail
   size_t chunk_elements = 0;      // of the largest chunk
+
+  // Of collectives that move data (plan_move.h).
+  Collective collective = Collective::all_reduce;
+  int root = 0;  // of a broadcast
+  size_t root_node = 0;
+  bool copies = false;               // nothing is added up: data go straight to the output slots
+  std::vector<uint64_t> order;       // a rank's place in a chunk: by node, then by rank
+  std::vector<uint64_t> node_first;  // the place of each node's first rank; the last: all ranks
+
+  [[nodiscard]] bool moves() const {
+    return collective != Collective::all_reduce && collective != Collective::barrier;
+  }
 };
 
 struct PlanRequest {
@@ -51,10 +63,14 @@ struct PlanRequest {
   Op op = Op::sum;
   Scope scope = Scope::world;
   uint64_t dense_elements = 0;  // what a call without masks would move, at least `elements`
+  Collective collective = Collective::all_reduce;
+  int root = 0;
 };
 
 [[nodiscard]] Plan make_plan(const topo::World& world, int rank, const PlanRequest& request,
                              const Tuning& tuning);
+
+[[nodiscard]] uint64_t divisor_of(const topo::World& world, int rank, const PlanRequest& request);
 
 // The shard of a chunk that one local rank reduces. Cut at multiples of 64 bytes; a small chunk is
 // the leader's alone.

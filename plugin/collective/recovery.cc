@@ -109,7 +109,11 @@ Result<> Comm::resolve_difference(const CallSpec& spec, const MaskedLayout& mask
   CallRecord mine;
   mine.end = attempted_end_;
   mine.sequence = sequence_;
-  mine.count = spec.count;
+  const bool parts =
+      spec.collective == Collective::all_gather || spec.collective == Collective::reduce_scatter;
+  mine.count = parts ? spec.count / static_cast<uint64_t>(context_.world.size) : spec.count;
+  mine.collective = static_cast<uint8_t>(spec.collective);
+  mine.root = static_cast<uint32_t>(spec.root);
   mine.extra = spec.extra_digest;
   mine.op = static_cast<uint8_t>(spec.op);
   mine.dtype = static_cast<uint8_t>(spec.type);

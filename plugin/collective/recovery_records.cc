@@ -7,12 +7,19 @@
 #include "plugin/base/dtype.h"
 #include "plugin/base/text.h"
 #include "plugin/base/wire.h"
+#include "plugin/collective/call.h"
 
 namespace prunex::collective {
 namespace {
 
 constexpr size_t kNameLimit = 256;
 constexpr size_t kSegmentLimit = 1 << 20;
+
+std::string call_name(const CallRecord& r) {
+  const auto c = static_cast<Collective>(r.collective);
+  return c == Collective::broadcast ? strf("broadcast from root %u", r.root)
+                                    : std::string(name_of(c));
+}
 
 }  // namespace
 
@@ -22,6 +29,8 @@ std::string write(const CallRecord& r) {
   w.put(r.sequence);
   w.put(r.count);
   w.put(r.extra);
+  w.put(r.root);
+  w.put(r.collective);
   w.put(r.op);
   w.put(r.dtype);
   w.put(r.scope);
@@ -45,6 +54,8 @@ Result<CallRecord> read_call(std::string_view bytes) {
   out.sequence = r.get<uint64_t>();
   out.count = r.get<uint64_t>();
   out.extra = r.get<uint64_t>();
+  out.root = r.get<uint32_t>();
+  out.collective = r.get<uint8_t>();
   out.op = r.get<uint8_t>();
   out.dtype = r.get<uint8_t>();
   out.scope = r.get<uint8_t>();
@@ -60,7 +71,8 @@ Result<CallRecord> read_call(std::string_view bytes) {
     s.name = r.get_string(kNameLimit);
     out.segments.push_back(std::move(s));
   }
-  if (!r.ok() || r.left() != 0 || out.op >= kNumOps || out.dtype >= kNumDTypes || out.scope > 2) {
+  if (!r.ok() || r.left() != 0 || out.op >= kNumOps || out.dtype >= kNumDTypes || out.scope > 2 ||
+      out.collective >= kNumCollectives) {
     return fail(Code::internal, strf("a call record of %zu bytes cannot be read", bytes.size()));
   }
   return out;
@@ -92,6 +104,11 @@ Difference compare(int a, const CallRecord& x, int b, const CallRecord& y) {
   const auto name = [](const auto& r, const char* what) {
     return what[0] == 'o' ? name_of(static_cast<Op>(r.op)) : name_of(static_cast<DType>(r.dtype));
   };
+  if (x.collective != y.collective || x.root != y.root) {
+    return {strf("rank %d calls %s, rank %d calls %s", a, call_name(x).c_str(), b,
+                 call_name(y).c_str()),
+            false};
+  }
   if (x.count != y.count) {
     return {strf("rank %d passes %s, rank %d passes %llu", a, counted(x.count, "element").c_str(),
                  b, static_cast<unsigned long long>(y.count)),

@@ -18,7 +18,8 @@ struct SegmentRecord {
 
 struct CallRecord {
   uint64_t end = 0, sequence = 0, count = 0, extra = 0;
-  uint8_t op = 0, dtype = 0, scope = 0, on_mismatch = 0, audited = 0;
+  uint32_t root = 0;
+  uint8_t collective = 0, op = 0, dtype = 0, scope = 0, on_mismatch = 0, audited = 0;
   std::vector<SegmentRecord> segments;
 };
 

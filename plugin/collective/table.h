@@ -15,10 +15,12 @@ enum class Algorithm : uint8_t {
   exchange,   // each node sends its whole contribution to every other; everybody adds all
   scatter,    // direct reduce-scatter, then direct all-gather: 2(K-1)/K of the bytes, the ring's
               // volume
+  direct,     // nothing to add up: each node sends its part to every other
+  chain,      // a broadcast handed on from node to node, chunk by chunk
 };
 
 [[nodiscard]] constexpr const char* name_of(Algorithm a) {
-  constexpr const char* kNames[] = {"local", "inlined", "exchange", "scatter"};
+  constexpr const char* kNames[] = {"local", "inlined", "exchange", "scatter", "direct", "chain"};
   return kNames[static_cast<size_t>(a)];
 }
 
@@ -46,6 +48,8 @@ struct Traffic {
 [[nodiscard]] constexpr uint64_t wire_bytes(Algorithm a, const Traffic& t, uint64_t elements) {
   switch (a) {
     case Algorithm::local:
+    case Algorithm::direct:  // the plan itself says it: sent_bytes()
+    case Algorithm::chain:
       return 0;
     case Algorithm::inlined:
     case Algorithm::exchange:

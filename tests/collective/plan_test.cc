@@ -108,6 +108,54 @@ TEST(Plan, EverySendHasItsReceive) {
   }
 }
 
+// Collectives that move data, on one and two rails: matching, within the slots, nothing twice.
+TEST(Plan, MovesHaveTheirReceivesAndCoverEveryNode) {
+  std::mt19937 random(2);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<int> node_of(1 + random() % 9);
+    const int nodes = 1 + static_cast<int>(random() % 4);
+    for (int& n : node_of) {
+      n = static_cast<int>(random() % static_cast<unsigned>(nodes));
+    }
+    const topo::World world = world_of(node_of, 1 + static_cast<int>(random() % 2));
+    const auto ranks = static_cast<uint64_t>(world.size);
+    PlanRequest request;
+    const uint64_t sizes[] = {0, 1, 63, 64, 65, 1000, 99'999, 300'003};
+    request.elements = ranks * sizes[random() % std::size(sizes)];
+    constexpr Collective kMoves[] = {Collective::broadcast, Collective::all_gather,
+                                     Collective::reduce_scatter};
+    request.collective = kMoves[random() % 3];
+    const bool adds = request.collective == Collective::reduce_scatter;
+    request.type = adds ? static_cast<DType>(random() % kNumDTypes) : DType::u8;
+    request.op = adds ? static_cast<Op>(random() % kNumOps) : Op::sum;
+    request.root = static_cast<int>(random() % ranks);
+    Tuning tuning;
+    tuning.chunk_bytes = size_t{4096} << random() % 7;
+    check_matching(world, request, tuning);
+    const size_t slot = std::max(tuning.chunk_bytes, Tuning::kInlineLimit);
+    std::map<size_t, uint64_t> got;  // by node: elements of results that came from others
+    for (int rank = 0; rank < world.size; ++rank) {
+      const Plan plan = make_plan(world, rank, request, tuning);
+      EXPECT_LE(plan.chunk_elements * std::max(size_of(plan.type), size_of(plan.partial)), slot);
+      for (const Step& step : plan.steps) {
+        got[static_cast<size_t>(world.node_of[static_cast<size_t>(rank)])] +=
+            step.kind == StepKind::recv_result ? step.count : 0;
+      }
+      if (plan.algorithm != Algorithm::direct && plan.algorithm != Algorithm::chain) {
+        got.clear();  // nothing of the kind
+        break;
+      }
+    }
+    const auto root_node = static_cast<size_t>(world.node_of[static_cast<size_t>(request.root)]);
+    for (const auto& [node, elements] : got) {
+      const uint64_t own = request.collective == Collective::broadcast
+                               ? (node == root_node ? request.elements : 0)
+                               : request.elements / ranks * world.nodes[node].ranks.size();
+      EXPECT_EQ(elements, request.elements - own) << "node " << node;
+    }
+  }
+}
+
 TEST(Plan, ShardsAndPartsTileTheChunk) {
   const Tuning tuning;
   for (const uint64_t n :
