@@ -9,19 +9,18 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Union
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from .._memory import dense_strides
 from ..communicator import Communicator
 from ..errors import InvalidArgument
 from ..layout import Layout
-from ..masks import Mask, MaskSpec, register_mask
+from ..masks import Mask
 from ..stats import Stats
+from .bucket_masks import MaskCache
 from .masked import MaskedParameters
 from .world import Completer, communicator, completed, ddp_hook
 
@@ -29,7 +28,6 @@ __all__ = ["PrunexState", "prunex_hook", "checked"]
 
 _log = logging.getLogger("prunex.torch")
 _COMPRESS = (None, torch.float16, torch.bfloat16)
-_MAX_LAYOUTS = 256
 
 
 class PrunexState:
@@ -59,10 +57,8 @@ class PrunexState:
 
     def _reset(self) -> None:
         self._completer = Completer()
-        self._masks: Dict[Tuple[Any, ...], Tuple[Mask, MaskSpec]] = {}
-        self._layouts: "OrderedDict[Tuple[Any, ...], Optional[Layout]]" = OrderedDict()
-        self._version = -1
-        self._said: set = set()
+        self._cache = MaskCache()
+        self._said: Set[str] = set()
 
     @property
     def comm(self) -> Communicator:
@@ -88,11 +84,7 @@ class PrunexState:
     def close(self) -> None:
         """Frees layouts, masks and the waiting thread; not the communicator. The state is reusable."""
         self._completer.close()
-        for layout in self._layouts.values():
-            if layout is not None:
-                layout.close()
-        for mask, _ in self._masks.values():
-            mask.close()
+        self._cache.close()
         self._reset()
 
     def __getstate__(self) -> Dict[str, Any]:
@@ -111,24 +103,6 @@ class PrunexState:
             self._said.add(key)
             _log.warning(text, *arguments)
 
-    def _mask(self, name: str, spec: MaskSpec, parameter: torch.Tensor, dtype: torch.dtype) -> Mask:
-        """The registered mask of a parameter as a bucket of this dtype holds it."""
-        shape = tuple(parameter.shape)
-        # A bucket keeps the memory order of dense parameters; others it holds row-major.
-        strides = dense_strides(shape, tuple(parameter.stride()))
-        key = (name, dtype, shape, strides)
-        found = self._masks.get(key)
-        if found is None:
-            mask = register_mask(None, spec, shape, strides, dtype, name)
-            self._masks[key] = (mask, spec)
-            return mask
-        mask, known = found
-        if known is not spec:
-            if known != spec:
-                mask.update(spec)
-            self._masks[key] = (mask, spec)
-        return mask
-
     def layout_of(self, bucket: Any, dtype: torch.dtype) -> Optional[Layout]:
         """The layout of a bucket, by its content: which parameters, in which order and memory order.
 
@@ -137,28 +111,21 @@ class PrunexState:
         masks = self.masks
         if masks is None or not len(masks):
             return None
-        if masks.version != self._version:
-            self._layouts.clear()
-            self._version = masks.version
+        self._cache.fresh(masks.version)
         parameters = bucket.parameters()
         count = bucket.buffer().numel()
         key = (dtype, count, tuple([(id(p), p.stride()) for p in parameters]))
-        if key in self._layouts:
-            return self._layouts[key]
-        layout = self._make_layout(masks, bucket, parameters, count, dtype)
-        while len(self._layouts) >= _MAX_LAYOUTS:
-            self._layouts.popitem(last=False)
-        self._layouts[key] = layout
-        return layout
+        if key in self._cache:
+            return self._cache.layout(key)
+        return self._cache.keep(key, self._segments(masks, bucket, parameters, dtype), count)
 
-    def _make_layout(
+    def _segments(
         self,
         masks: MaskedParameters,
         bucket: Any,
         parameters: List[torch.Tensor],
-        count: int,
         dtype: torch.dtype,
-    ) -> Optional[Layout]:
+    ) -> List[Tuple[int, int, Optional[Mask]]]:
         if not len(list(masks)):
             raise InvalidArgument("this PrunexState was loaded: call state.attach(model) first")
         base = bucket.buffer()
@@ -181,8 +148,8 @@ class PrunexState:
                 continue
             spec = masks.spec(name)
             if spec is not None:
-                segments.append((offset, length, self._mask(name, spec, parameter, dtype)))
-        return Layout(segments, count) if segments else None
+                segments.append((offset, length, self._cache.mask(name, spec, parameter, dtype)))
+        return segments
 
 
 @ddp_hook

@@ -117,6 +117,10 @@ class MaskedParameters:
         """All masks by name; a copy."""
         return dict(self._specs)
 
+    def masked_names(self) -> List[str]:
+        """Names of the parameters that have a mask, in the order in which they got one."""
+        return list(self._specs)
+
     def name_of(self, parameter: torch.Tensor) -> Optional[str]:
         """The name of a parameter of the model, by identity; None: not of this model."""
         return self._names.get(id(parameter))
