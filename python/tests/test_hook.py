@@ -176,10 +176,11 @@ def differing_prune(rank, size):
     """R1, R2: pruned after wrapping with another seed per rank."""
     comm = init_gloo(rank, size)
     model = ddp(cnn())
-    torch.manual_seed(rank)
-    prune.random_structured(model.module[2], "weight", amount=0.5, dim=0)
+    reference = cnn()
+    for inner in (model.module, reference):
+        torch.manual_seed(rank)
+        prune.random_structured(inner[2], "weight", amount=0.5, dim=0)
     masks = MaskedParameters(model).from_prune(model)
-    reference = copy.deepcopy(model.module)
     model.register_comm_hook(PrunexState(comm, masks), prunex_hook)
     model(batch(rank, 0)).square().mean().backward()
     reference(batch(rank, 0)).square().mean().backward()

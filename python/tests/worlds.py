@@ -53,7 +53,10 @@ def _rank(
 def _context() -> Any:
     """A server that has imported torch once, and forks a fresh process per rank from it."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["numpy", "torch", "torch.distributed", "torch.nn.parallel"])
+    # _dynamo: what DDP imports when it is first made.
+    context.set_forkserver_preload(
+        ["numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo", "torch.optim"]
+    )
     return context
 
 
