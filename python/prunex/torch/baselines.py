@@ -144,6 +144,10 @@ def powersgd(
     rank: of the approximation of each matrix. start: dense iterations before it, at least 2 (DDP
     rebuilds its buckets in the second). Runs on the process group, so its bytes go through PruneX
     only where the group's backend is "prunex".
+
+    A bucket of CPU gradients is waited for before the next one starts: PowerSGD's later all-reduces
+    are started by whichever thread completes the earlier ones, and with several buckets in flight
+    two ranks would start them in different orders.
     """
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
@@ -156,4 +160,10 @@ def powersgd(
         min_compression_rate=min_compression_rate,
         random_seed=seed,
     )
-    return state, powerSGD_hook.powerSGD_hook
+
+    @ddp_hook
+    def powersgd_hook(state: Any, bucket: Any) -> Any:
+        future = powerSGD_hook.powerSGD_hook(state, bucket)
+        return future if bucket.buffer().is_cuda else completed(future.wait())
+
+    return state, powersgd_hook

@@ -168,9 +168,14 @@ def prunex_hook(state: PrunexState, bucket: Any) -> Any:
         return _reduce(state, bucket, flat, None, lambda: buffer)
     compress = state.compress
     if compress is not None and buffer.dtype in (torch.float32, torch.float64):
-        small = buffer.to(compress)
         layout = state.layout_of(bucket, compress)
-        return _reduce(state, bucket, small, layout, lambda: buffer.copy_(small))
+        if compress == torch.float16:
+            # A mean of fp16 travels half the way in fp32, lest sums overflow; divided first they
+            # cannot, and all of it travels in fp16, as in PyTorch's fp16_compress_hook.
+            small, op = (buffer / state.comm.size).to(compress), "sum"
+        else:
+            small, op = buffer.to(compress), "avg"
+        return _reduce(state, bucket, small, layout, lambda: buffer.copy_(small), op)
     return _reduce(state, bucket, buffer, state.layout_of(bucket, buffer.dtype), lambda: buffer)
 
 
@@ -180,12 +185,13 @@ def _reduce(
     flat: torch.Tensor,
     layout: Optional[Layout],
     finish: Callable[[], torch.Tensor],
+    op: str = "avg",
 ) -> Any:
     comm = state.comm
     if bucket.is_last():
-        comm.all_reduce(flat, op="avg", layout=layout)
+        comm.all_reduce(flat, op=op, layout=layout)
         return completed(finish())
-    request = comm.all_reduce(flat, op="avg", layout=layout, async_op=True)
+    request = comm.all_reduce(flat, op=op, layout=layout, async_op=True)
     return state._completer.future(request, finish)
 
 
