@@ -18,7 +18,7 @@ class PlatformDistribution(Distribution):
 
 class PlatformWheel(bdist_wheel):
     def get_tag(self):
-        platform = os.environ.get("PRUNEX_WHEEL_PLATFORM") or super().get_tag()[2]
+        platform = os.environ.get("WHEEL_PLATFORM") or super().get_tag()[2]
         return "py3", "none", platform
 
 

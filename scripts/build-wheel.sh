@@ -13,7 +13,7 @@
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-program=build-wheel
+program='build-wheel'
 cd "$repo_root"
 
 build=build out=out python=${PYTHON:-python3}
@@ -43,7 +43,7 @@ if have strip; then strip --strip-unneeded "$stage"/prunex/lib/*.so; fi
 machine=$(uname -m)
 glibc=$(objdump -T "$stage"/prunex/lib/*.so | grep -o 'GLIBC_2\.[0-9]*' | sort -t. -k2 -n | tail -1)
 [[ -n $glibc ]] || die "cannot tell which glibc the libraries need: is objdump (binutils) installed?"
-export PRUNEX_WHEEL_PLATFORM=manylinux_2_${glibc#GLIBC_2.}_$machine
+export WHEEL_PLATFORM=manylinux_2_${glibc#GLIBC_2.}_$machine
 
 mkdir -p "$out"
 isolation=()
@@ -51,4 +51,4 @@ isolation=()
   2>/dev/null && isolation=(--no-build-isolation)
 "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps "${isolation[@]}" \
   --wheel-dir "$out" "$stage" >&2 || die "pip could not make the wheel"
-ls "$out"/prunex-*-py3-none-"$PRUNEX_WHEEL_PLATFORM".whl
+ls "$out"/prunex-*-py3-none-"$WHEEL_PLATFORM".whl

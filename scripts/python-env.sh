@@ -11,7 +11,7 @@
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-program=python-env
+program='python-env'
 
 readonly torch_version=2.13.0
 readonly venv=$repo_root/.venv-torch
@@ -29,7 +29,7 @@ done
 works() { [[ -x $1 ]] && "$1" -c "$needed" >/dev/null 2>&1; }
 
 if [[ $check == true ]]; then
-  for candidate in "${PRUNEX_TEST_PYTHON:-}" "$venv/bin/python" "$(command -v python3 || true)"; do
+  for candidate in "${TEST_PYTHON:-}" "$venv/bin/python" "$(command -v python3 || true)"; do
     if [[ -n $candidate ]] && works "$candidate"; then
       echo "$candidate"
       exit 0

@@ -2,7 +2,7 @@
 """PruneX: masks, and a hierarchical all-reduce that sends only what they keep.
 
     import numpy as np, prunex
-    with prunex.Communicator() as comm:                        # ranks as torchrun or mpirun set them
+    with prunex.Communicator() as comm:            # ranks as torchrun or mpirun set them
         grads = np.zeros((64, 32, 3, 3), np.float32)
         keep = np.arange(64) % 2 == 0                          # every second filter
         spec = prunex.MaskSpec.dims({0: keep})
@@ -17,10 +17,11 @@ from __future__ import annotations
 from . import errors
 from ._library import library as _library
 from ._library import library_path
-from .communicator import Communicator, Request
+from .communicator import Communicator
 from .errors import *  # noqa: F401,F403
 from .layout import Layout, LayoutInfo
 from .masks import Mask, MaskInfo, MaskSpec, register_mask
+from .request import Request
 from .stats import NetKind, NetStats, Stats, net_stats
 
 __version__ = "0.1.0"

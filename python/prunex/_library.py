@@ -26,7 +26,10 @@ def mapped_copies() -> List[str]:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             for line in maps:
                 fields = line.rstrip("\n").split(maxsplit=5)
-                if len(fields) == 6 and os.path.basename(fields[5].split(" (deleted)")[0]) == SONAME:
+                if (
+                    len(fields) == 6
+                    and os.path.basename(fields[5].split(" (deleted)")[0]) == SONAME
+                ):
                     found.setdefault((fields[3], fields[4]), fields[5])
     except OSError:
         pass
@@ -88,7 +91,7 @@ def _open() -> ctypes.CDLL:
 
 
 def library() -> ctypes.CDLL:
-    """The library, opened at the first call. Raises :class:`prunex.Error` if there is none, or two."""
+    """The library, opened at the first call. :class:`prunex.Error` if there is none, or two."""
     global _loaded
     if _loaded is None:
         with _lock:

@@ -65,9 +65,7 @@ def dense_strides(shape: Sequence[int], strides: Sequence[int]) -> Optional[Tupl
     """
     if 0 in shape:
         return row_major(shape)
-    order = sorted(
-        (d for d in range(len(shape)) if shape[d] != 1), key=lambda d: (strides[d], -d)
-    )
+    order = sorted((d for d in range(len(shape)) if shape[d] != 1), key=lambda d: (strides[d], -d))
     out = [1] * len(shape)
     packed = 1
     for d in order:

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communicators: the hierarchical all-reduce, mask agreement, and the plain collectives beside them."""
+"""Communicators: the hierarchical all-reduce, mask agreement, and plain collectives."""
 
 from __future__ import annotations
 
 import ctypes
-import threading
 from datetime import timedelta
-from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, NoReturn, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -16,9 +15,10 @@ from ._memory import Memory, as_bytes, contiguous_memory, is_torch
 from ._store import StoreAdapter
 from .errors import InvalidArgument, InvalidHandle
 from .layout import Layout
+from .request import Request
 from .stats import Stats
 
-__all__ = ["Communicator", "Request"]
+__all__ = ["Communicator"]
 
 
 def _choice(value: str, choices: Dict[str, int], what: str) -> int:
@@ -37,66 +37,13 @@ def _seconds(timeout: Union[None, float, timedelta]) -> float:
     return seconds
 
 
-class Request:
-    """A call in flight. Its buffers belong to the library until it is done, and are kept alive.
-
-    Any thread may wait. The first that learns the end gets it from the library; later calls of
-    ``wait`` and ``done`` repeat it.
-    """
-
-    def __init__(self, comm: "Communicator", handle: int, buffers: Tuple[Any, ...], result: Any):
-        self._comm = comm
-        self._handle = handle
-        self._result = result
-        self._lock = threading.Lock()
-        self._ended = False
-        self._error: Optional[BaseException] = None
-        comm._in_flight[handle] = buffers
-
-    def _end(self, code: int) -> None:
-        try:
-            check(code)
-        except Exception as error:
-            self._error = error
-        self._ended = True
-        self._comm._in_flight.pop(self._handle, None)
-
-    def wait(self) -> Any:
-        """Waits for the end, at most the communicator's timeout, and returns the receive buffer.
-
-        Raises what the call raised: Mismatch, Timeout, PeerLost, ...
-        """
-        with self._lock:
-            if not self._ended:
-                self._end(library().prunex_request_wait(self._handle))
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-    def done(self) -> bool:
-        """Whether it has ended, well or not; never waits, and does not raise the call's error."""
-        if self._ended:
-            return True
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
-            if not self._ended:
-                flag = ctypes.c_int()
-                code = library().prunex_request_test(self._handle, ctypes.byref(flag))
-                if flag.value or code != 0:
-                    self._end(code)
-            return self._ended
-        finally:
-            self._lock.release()
-
-
 class Communicator:
     """Ranks that reduce together. Creation is collective; calls run one at a time, in their order.
 
     rank, size: both, or neither: then from PRUNEX_RANK and PRUNEX_WORLD_SIZE, torchrun's, MPI's or
-    Slurm's variables. root: "host:port" of rank 0 (PRUNEX_ROOT), or store: a torch.distributed Store,
-    or any object with ``set(key, bytes)`` and ``get(key)`` that waits. node_id: ranks with equal
-    texts share memory. name tells communicators on one store or root apart. timeout: seconds or
+    Slurm's variables. root: "host:port" of rank 0 (PRUNEX_ROOT), or store: a torch.distributed
+    Store, or any object with ``set(key, bytes)`` and ``get(key)`` that waits. node_id: ranks with
+    equal texts share memory. name tells communicators on one store or root apart. timeout: seconds or
     timedelta, of start-up and every call (PRUNEX_TIMEOUT, 1800).
 
     Timeout if a rank does not come, naming it. A context manager; also closed when collected. Not
@@ -189,7 +136,8 @@ class Communicator:
             at = contiguous_memory(send, "send", writable=False)
             if at.count != to.count or at.dtype != to.dtype:
                 raise InvalidArgument(
-                    f"send has {at.count} elements of type {at.dtype}, recv {to.count} of {to.dtype}"
+                    f"send has {at.count} elements of type {at.dtype}, recv {to.count} of "
+                    f"{to.dtype}"
                 )
         return self._start(
             lambda call: library().prunex_all_reduce(
@@ -209,7 +157,11 @@ class Communicator:
         )
 
     def _start(
-        self, function: Any, buffers: Tuple[Any, ...], result: Any, async_op: bool,
+        self,
+        function: Any,
+        buffers: Tuple[Any, ...],
+        result: Any,
+        async_op: bool,
         scope: str = "world",
     ) -> Any:
         call = _api.Call(scope=_choice(scope, _api.SCOPES, "scope"))
@@ -219,7 +171,7 @@ class Communicator:
         request = ctypes.c_uint64()
         call.request = ctypes.pointer(request)
         check(function(call))
-        return Request(self, request.value, buffers, result)
+        return Request(self._in_flight, request.value, buffers, result)
 
     # ---- masks
 
@@ -235,7 +187,7 @@ class Communicator:
         mode: str = "topk",
         scope: str = "leaders",
     ) -> np.ndarray:
-        """One mask of all nodes from scores of each. Collective; returns booleans, equal on all ranks.
+        """One mask of all nodes from scores of each: booleans, equal on all ranks. Collective.
 
         scores: one per group, finite and >= 0, taken as float32; those of ranks outside the scope
         are not read. topk: the best of the sum of weight * score, ``keep`` of all, or
@@ -340,7 +292,7 @@ class Communicator:
         check(optional("prunex_barrier")(self.handle))
 
     def send(self, buffer: Any, peer: int, tag: int = 0, async_op: bool = False) -> Any:
-        """Sends buffer to rank peer, which must call :meth:`recv` with as many bytes and this tag."""
+        """Sends buffer to rank peer, which calls :meth:`recv` with as many bytes and this tag."""
         return self._point(optional("prunex_send"), buffer, peer, tag, async_op, False)
 
     def recv(self, buffer: Any, peer: int, tag: int = 0, async_op: bool = False) -> Any:
@@ -374,9 +326,7 @@ class Communicator:
         length = ctypes.c_size_t()
         check(library().prunex_comm_topology(self.handle, None, 0, ctypes.byref(length)))
         text = ctypes.create_string_buffer(length.value + 1)
-        check(
-            library().prunex_comm_topology(self.handle, text, len(text), ctypes.byref(length))
-        )
+        check(library().prunex_comm_topology(self.handle, text, len(text), ctypes.byref(length)))
         return text.value.decode("utf-8", "replace")
 
     def stats(self) -> Stats:
@@ -386,7 +336,7 @@ class Communicator:
         return Stats(*(getattr(stats, field) for field in Stats._fields))
 
     def close(self) -> None:
-        """Waits for this rank's calls in flight and frees it. Not collective. May be called again."""
+        """Waits for this rank's calls and frees it. Not collective. May be called again."""
         handle, self._handle = self._handle, 0
         if handle:
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions: one class per result code of the library, each also what Python calls such a failure."""
+"""Exceptions: one class per result code, each also what Python calls such a failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class Error(RuntimeError):
-    """A call of the library failed. ``code`` is its prunex_result_t; the text names value and remedy."""
+    """A call failed. ``code`` is its prunex_result_t; the text names value and remedy."""
 
     code: int = -1
 

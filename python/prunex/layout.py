@@ -37,9 +37,7 @@ class Layout:
             slot.offset, slot.count = offset, length
             slot.mask = 0 if mask is None else mask.handle
         out = ctypes.c_uint64()
-        check(
-            library().prunex_layout_create(array, len(segments), self.count, ctypes.byref(out))
-        )
+        check(library().prunex_layout_create(array, len(segments), self.count, ctypes.byref(out)))
         self.handle = out.value
 
     def info(self) -> LayoutInfo:

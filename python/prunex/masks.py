@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import hashlib
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -59,9 +59,7 @@ class MaskSpec:
     # ---- constructors
 
     @classmethod
-    def dims(
-        cls, keep: Mapping[int, Any], contract: str = _CONTRACT, epoch: int = 0
-    ) -> "MaskSpec":
+    def dims(cls, keep: Mapping[int, Any], contract: str = _CONTRACT, epoch: int = 0) -> "MaskSpec":
         """Keeps the product of one vector per dimension; a dimension not named is kept whole.
 
         keep: {dimension: booleans, one per index}. Filters of a convolution are dimension 0 (1 of a
@@ -81,7 +79,7 @@ class MaskSpec:
     def blocks(
         cls, block: Sequence[int], cells: Any, contract: str = _CONTRACT, epoch: int = 0
     ) -> "MaskSpec":
-        """Keeps tiles of block[0] x block[1] x ...; 0: the whole dimension; edge tiles may be partial.
+        """Keeps tiles of block[0] x block[1] x ...; 0: the whole dimension; edges may be partial.
 
         cells: one boolean per tile, row-major over the grid of tiles (any shape of that length).
         """
@@ -94,7 +92,7 @@ class MaskSpec:
     def nm(
         cls, n: int, m: int, dim: int, cells: Any, contract: str = _CONTRACT, epoch: int = 0
     ) -> "MaskSpec":
-        """Keeps n of every m consecutive elements along dim. cells: booleans of the tensor's shape."""
+        """Keeps n of every m consecutive elements along dim. cells: booleans of its shape."""
         return cls("nm", contract, epoch, cells=as_bytes(cells, "cells"), n=n, m=m, dim=dim)
 
     @classmethod
@@ -106,7 +104,7 @@ class MaskSpec:
     def ranges(
         cls, spans: Sequence[Tuple[int, int]], contract: str = _CONTRACT, epoch: int = 0
     ) -> "MaskSpec":
-        """Keeps ranges (begin, count) of elements in logical row-major order, ascending, disjoint."""
+        """Keeps ranges (begin, count) in logical row-major order, ascending, disjoint."""
         pairs = tuple((int(begin), int(count)) for begin, count in spans)
         end = 0
         for begin, count in pairs:
@@ -262,7 +260,9 @@ def _describe(
         desc.ranges = ctypes.cast(ranges, ctypes.POINTER(_api.Range))
         desc.num_ranges = len(spec.spans)
     if spec.kind == "blocks" and len(spec.block) != len(shape):
-        raise _wrong(f"mask of {name!r}: block {spec.block} does not have the dimensions of {shape}")
+        raise _wrong(
+            f"mask of {name!r}: block {spec.block} does not have the dimensions of {shape}"
+        )
     if spec.kind in ("nm", "elements"):
         spec.to_array(shape)  # says what does not fit
     return desc, held
@@ -271,8 +271,9 @@ def _describe(
 class Mask:
     """A registered mask. Keeps the array it was registered for alive until :meth:`close`."""
 
-    def __init__(self, handle: int, shape: Tuple[int, ...], strides: Tuple[int, ...], name: str,
-                 array: Any) -> None:
+    def __init__(
+        self, handle: int, shape: Tuple[int, ...], strides: Tuple[int, ...], name: str, array: Any
+    ) -> None:
         self.handle = handle
         self.shape = shape
         self.name = name
@@ -323,7 +324,7 @@ def register_mask(
     strides and dtype are used. None: only layouts use the mask; shape and dtype are then needed,
     strides (in elements) where it is not row-major. name: of the parameter, for messages.
 
-    InvalidArgument if the mask does not fit the shape, or the buffer overlaps one that is registered
+    InvalidArgument if the mask does not fit the shape, or the buffer overlaps one registered
     already with another length.
     """
     address = 0
@@ -340,7 +341,9 @@ def register_mask(
         code = dtype_code(dtype)
     shape = tuple(int(s) for s in shape)
     if len(shape) > _api.MAX_DIMS:
-        raise _wrong(f"mask of {name!r}: {len(shape)} dimensions; up to {_api.MAX_DIMS} are supported")
+        raise _wrong(
+            f"mask of {name!r}: {len(shape)} dimensions; up to {_api.MAX_DIMS} are supported"
+        )
     packed = row_major(shape) if strides is None else dense_strides(shape, tuple(strides))
     if packed is None:
         raise _wrong(
@@ -354,9 +357,11 @@ def register_mask(
         dtype=code,
         ndim=len(shape),
         sizes=ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64)),
-        strides=None
-        if packed == row_major(shape)
-        else ctypes.cast(order, ctypes.POINTER(ctypes.c_int64)),
+        strides=(
+            None
+            if packed == row_major(shape)
+            else ctypes.cast(order, ctypes.POINTER(ctypes.c_int64))
+        ),
     )
     out = ctypes.c_uint64()
     check(

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Optional
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from prunex import MaskSpec
+from prunex.torch import MaskedParameters
 
 # Buckets of 4 KiB: several per model, so that they are rebuilt and run behind the backward.
 SMALL_BUCKETS = 4096 / 1024 / 1024
@@ -73,7 +77,31 @@ def state_of(model: nn.Module) -> Dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in inner.named_parameters()}
 
 
-def assert_close(ours: Dict[str, torch.Tensor], plain: Dict[str, torch.Tensor], bound: float) -> None:
+def assert_close(
+    ours: Dict[str, torch.Tensor], plain: Dict[str, torch.Tensor], bound: float
+) -> None:
     for name, value in plain.items():
         worst = (ours[name].float() - value.float()).abs().max().item()
         assert worst <= bound * max(1.0, value.float().abs().max().item()), f"{name}: {worst}"
+
+
+# Of cnn(): every second filter of its first convolution, two thirds of the second's.
+CHANNELS = np.arange(13) % 2 == 0
+FILTERS = np.arange(24) % 3 != 0
+
+
+def specs(contract, shift=0):
+    a, b = np.roll(CHANNELS, shift), np.roll(FILTERS, shift)
+    return {
+        "0.weight": MaskSpec.dims({0: a}, contract),
+        "0.bias": MaskSpec.dims({0: a}, contract),
+        "2.weight": MaskSpec.dims({0: b, 1: a}, contract),
+        "2.bias": MaskSpec.dims({0: b}, contract),
+        "4.weight": MaskSpec.dims({1: b}, contract),
+    }
+
+
+def masked(model, contract="project"):
+    masks = MaskedParameters(model)
+    masks.set_all(specs(contract))
+    return masks

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
-from models import assert_close, cnn, ddp, state_of, train  # noqa: E402
+from models import cnn, ddp, state_of, train  # noqa: E402
 from prunex import MaskSpec  # noqa: E402
 from prunex._library import library  # noqa: E402
 from prunex.torch import MaskedParameters  # noqa: E402

@@ -49,7 +49,9 @@ def everything(rank, size):
         kept_back = state.error_of(parameter, torch.float32).clone().view(parameter.shape)
         comm.all_reduce(kept_back, op="avg")
         total = sums[name] + kept_back
-        assert_close({name: total}, {name: 3 * dict(plain.module.named_parameters())[name].grad}, 1e-5)
+        assert_close(
+            {name: total}, {name: 3 * dict(plain.module.named_parameters())[name].grad}, 1e-5
+        )
     return {n: float(g.double().sum()) for n, g in sums.items()}
 
 

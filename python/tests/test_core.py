@@ -86,7 +86,13 @@ def alone(**options):
 
 def test_one_rank():
     with alone() as comm:
-        assert (comm.rank, comm.size, comm.num_nodes, comm.leader, comm.is_leader) == (0, 1, 1, 0, True)
+        assert (comm.rank, comm.size, comm.num_nodes, comm.leader, comm.is_leader) == (
+            0,
+            1,
+            1,
+            0,
+            True,
+        )
         x = np.arange(5.0)
         assert comm.all_reduce(x) is x
         out = np.empty(5)
@@ -147,7 +153,9 @@ def world(rank, size):
         assert stats.hits == 1 and stats.calls_compact == 1
         # by layout, project: what is dropped becomes +0
         y = np.full(10 + x.size, rank + 1.0, np.float32)
-        with register_mask(None, MaskSpec.dims({0: keep}, "project"), x.shape, dtype="float32") as m:
+        with register_mask(
+            None, MaskSpec.dims({0: keep}, "project"), x.shape, dtype="float32"
+        ) as m:
             with Layout([(10, x.size, m)], y.size) as layout:
                 assert layout.info().kept == 10 + x.size // 2
                 request = comm.all_reduce(y, op="avg", layout=layout, async_op=True)

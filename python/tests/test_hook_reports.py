@@ -11,7 +11,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
-from torch.nn.utils import prune  # noqa: E402
 
 import prunex  # noqa: E402
 from models import assert_close, batch, cnn, ddp, state_of, train  # noqa: E402

@@ -50,8 +50,13 @@ def test_library_keeps_what_python_says(spec, shape):
 
 
 @pytest.mark.parametrize(
-    "spec", [SPECS[0][0], SPECS[9][0], MaskSpec.ranges([(3, 70), (100, 9)]),
-             MaskSpec.blocks((2, 3, 0, 0), [1, 0, 0, 1, 1, 0, 1, 1])]
+    "spec",
+    [
+        SPECS[0][0],
+        SPECS[9][0],
+        MaskSpec.ranges([(3, 70), (100, 9)]),
+        MaskSpec.blocks((2, 3, 0, 0), [1, 0, 0, 1, 1, 0, 1, 1]),
+    ],
 )
 def test_channels_last(spec):
     shape = (8, 6, 3, 3) if spec is SPECS[0][0] else (8, 4, 3, 3)
@@ -98,7 +103,9 @@ def test_specs_are_values():
 
 
 def test_infer():
-    keep = np.outer(RNG.random(8) < 0.5, RNG.random(6) < 0.5)[:, :, None, None] & np.ones((1, 1, 3, 3), bool)
+    keep = np.outer(RNG.random(8) < 0.5, RNG.random(6) < 0.5)[:, :, None, None] & np.ones(
+        (1, 1, 3, 3), bool
+    )
     spec = MaskSpec.infer(keep)
     assert spec.kind == "dims"
     np.testing.assert_array_equal(spec.to_array(keep.shape), keep)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel, installed somewhere else: both libraries beside each other, and two ranks that reduce."""
+"""The wheel, installed somewhere else: both libraries, and two ranks that reduce."""
 
 from __future__ import annotations
 
@@ -40,15 +40,30 @@ def installed(tmp_path_factory):
     build = library.resolve().parent.parent
     made = subprocess.run(
         [ROOT / "scripts" / "build-wheel.sh", "--build", build, "--out", folder],
-        env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True, timeout=200,
+        env={**os.environ, "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     assert made.returncode == 0, made.stderr
     wheel = Path(made.stdout.strip())
     target = folder / "site"
     done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target",
-         target, wheel],
-        capture_output=True, text=True, timeout=100,
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-index",
+            "--target",
+            target,
+            wheel,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
     assert done.returncode == 0, done.stderr
     return wheel, target
@@ -69,9 +84,19 @@ def test_two_ranks_from_the_wheel(installed, tmp_path):
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", PROGRAM],
-            env={**env, "PYTHONPATH": str(target), "PRUNEX_RANK": str(rank), "PRUNEX_WORLD_SIZE": "2",
-                 "PRUNEX_ROOT": root, "PRUNEX_NODE_ID": f"n{rank}", "PRUNEX_SOCKET_IFNAME": "lo"},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+            env={
+                **env,
+                "PYTHONPATH": str(target),
+                "PRUNEX_RANK": str(rank),
+                "PRUNEX_WORLD_SIZE": "2",
+                "PRUNEX_ROOT": root,
+                "PRUNEX_NODE_ID": f"n{rank}",
+                "PRUNEX_SOCKET_IFNAME": "lo",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
         )
         for rank in range(2)
     ]

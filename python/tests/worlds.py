@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import socket
 import sys
 import time
@@ -17,14 +18,26 @@ DEADLINE = 90.0
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port outside the range that outgoing connections take theirs from."""
+    while True:
+        port = random.SystemRandom().randrange(15000, 32000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def _rank(
-    function: Callable[..., Any], rank: int, nodes: Sequence[int], port: int, torch_port: int,
-    arguments: Sequence[Any], results: Any, environment: Sequence[Any],
+    function: Callable[..., Any],
+    rank: int,
+    nodes: Sequence[int],
+    port: int,
+    torch_port: int,
+    arguments: Sequence[Any],
+    results: Any,
+    environment: Sequence[Any],
 ) -> None:
     os.environ.update(
         {
@@ -67,7 +80,7 @@ def run_ranks(
     environment: Optional[dict] = None,
     deadline: float = DEADLINE,
 ) -> List[Any]:
-    """Runs function(rank, size, *arguments) in one new process per rank; returns what each returned.
+    """Runs function(rank, size, *arguments) in a process per rank; returns what each returned.
 
     nodes: the emulated node of each rank. Fails the test if a rank raises, dies or is late.
     """
@@ -77,8 +90,15 @@ def run_ranks(
     ranks = [
         context.Process(
             target=_rank,
-            args=(function, rank, tuple(nodes), *ports, arguments, results,
-                  tuple((environment or {}).items())),
+            args=(
+                function,
+                rank,
+                tuple(nodes),
+                *ports,
+                arguments,
+                results,
+                tuple((environment or {}).items()),
+            ),
             daemon=True,
         )
         for rank in range(len(nodes))

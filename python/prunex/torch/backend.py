@@ -46,7 +46,9 @@ def _op_name(op: Any, dtype: torch.dtype) -> str:
         if op == known:
             # Sums and products of booleans are "any" and "all".
             return {"sum": "max", "prod": "min"}.get(name, name) if dtype == torch.bool else name
-    raise Unsupported(f"{op} is not supported by the prunex backend; use SUM, AVG, MAX, MIN or PRODUCT")
+    raise Unsupported(
+        f"{op} is not supported by the prunex backend; use SUM, AVG, MAX, MIN or PRODUCT"
+    )
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -56,8 +58,10 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 
 def _raw(flat: torch.Tensor) -> torch.Tensor:
     """Bytes of a flat tensor, for calls that only move data: any dtype will do."""
-    return torch.view_as_real(flat).reshape(-1).view(torch.uint8) if flat.is_complex() else (
-        flat.view(torch.uint8)
+    return (
+        torch.view_as_real(flat).reshape(-1).view(torch.uint8)
+        if flat.is_complex()
+        else (flat.view(torch.uint8))
     )
 
 
@@ -167,11 +171,14 @@ class PrunexProcessGroup(dist.ProcessGroup):
         if tensors[0].is_cuda:
             return self._nccl().allreduce(tensors, opts)
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
-        requests, copies = [], []
+        requests: List[Request] = []
+        copies: List[Tuple[torch.Tensor, torch.Tensor]] = []
         for tensor in tensors:
             name = _op_name(op, tensor.dtype)
             if tensor.is_sparse:
-                raise Unsupported("the prunex backend reduces dense tensors; use gloo for sparse ones")
+                raise Unsupported(
+                    "the prunex backend reduces dense tensors; use gloo for sparse ones"
+                )
             layout: Optional[Layout] = None
             if self._masks is not None and name in ("sum", "avg"):
                 layout = self._masks.layout_of(tensor)
@@ -180,9 +187,7 @@ class PrunexProcessGroup(dist.ProcessGroup):
                 flat = torch.view_as_real(flat).reshape(-1)
             if not tensor.is_contiguous():
                 copies.append((tensor, flat))
-            requests.append(
-                self.comm.all_reduce(flat, op=name, layout=layout, async_op=True)
-            )
+            requests.append(self.comm.all_reduce(flat, op=name, layout=layout, async_op=True))
 
         def finish() -> None:
             for tensor, flat in copies:
@@ -203,7 +208,8 @@ class PrunexProcessGroup(dist.ProcessGroup):
         if outputs[0].is_cuda:
             return self._nccl().reduce_scatter(outputs, inputs, opts)
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
-        requests, copies = [], []
+        requests: List[Request] = []
+        copies: List[Tuple[torch.Tensor, torch.Tensor]] = []
         for output, parts in zip(outputs, inputs):
             if len(parts) != self._size or any(p.numel() != output.numel() for p in parts):
                 raise InvalidArgument(
@@ -213,7 +219,9 @@ class PrunexProcessGroup(dist.ProcessGroup):
             self._scatter(torch.cat([_flat(p) for p in parts]), output, op, requests, copies)
         return self._work(requests, outputs, lambda: _write_back(copies))
 
-    def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
+    def reduce_scatter_single(
+        self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
+    ) -> Any:
         if output.is_cuda:
             return self._nccl()._reduce_scatter_base(output, source, opts)
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
@@ -245,7 +253,8 @@ class PrunexProcessGroup(dist.ProcessGroup):
         if tensors[0].is_cuda:
             return self._nccl().broadcast(tensors, opts)
         root = 0 if opts is None else int(opts.rootRank)
-        requests, copies = [], []
+        requests: List[Request] = []
+        copies: List[Tuple[torch.Tensor, torch.Tensor]] = []
         for tensor in tensors:
             flat = _flat(tensor)
             requests.append(self.comm.broadcast(_raw(flat), root, async_op=True))
@@ -258,7 +267,8 @@ class PrunexProcessGroup(dist.ProcessGroup):
     ) -> Any:
         if inputs[0].is_cuda:
             return self._nccl().allgather(outputs, inputs, opts)
-        requests, copies = [], []
+        requests: List[Request] = []
+        copies: List[Tuple[torch.Tensor, torch.Tensor]] = []
         for parts, tensor in zip(outputs, inputs):
             if len(parts) != self._size or any(
                 p.numel() != tensor.numel() or p.dtype != tensor.dtype for p in parts
@@ -271,10 +281,13 @@ class PrunexProcessGroup(dist.ProcessGroup):
             whole = flat.new_empty(self._size * flat.numel())
             requests.append(self.comm.all_gather(_raw(flat), _raw(whole), async_op=True))
             copies.extend(zip(parts, whole.chunk(self._size) if flat.numel() else []))
-        return self._work(requests, [p for parts in outputs for p in parts],
-                          lambda: _write_back(copies))
+        return self._work(
+            requests, [p for parts in outputs for p in parts], lambda: _write_back(copies)
+        )
 
-    def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
+    def all_gather_single(
+        self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
+    ) -> Any:
         if output.is_cuda:
             return self._nccl()._allgather_base(output, source, opts)
         flat, target = _flat(source), _flat(output)
@@ -323,7 +336,8 @@ class PrunexProcessGroup(dist.ProcessGroup):
     def recv(self, tensors: List[torch.Tensor], peer: int, tag: int = 0) -> Any:
         if tensors[0].is_cuda:
             return self._nccl().recv(tensors, peer, tag)
-        requests, copies = [], []
+        requests: List[Request] = []
+        copies: List[Tuple[torch.Tensor, torch.Tensor]] = []
         for tensor in tensors:
             flat = _flat(tensor)
             requests.append(self.comm.recv(_raw(flat), peer, tag, async_op=True))
@@ -353,11 +367,12 @@ def register_backend() -> None:
 
 
 def use_masks(masks: Optional[MaskedParameters], group: Any = None) -> None:
-    """Masks for DDP on the prunex backend without a hook: all-reduces of buckets that hold gradients
+    """Masks for DDP on the prunex backend without a hook: all-reduces of buckets with gradients
     of masked parameters send what the masks keep. None: no masks.
 
-    Needs DDP(gradient_as_bucket_view=True): only then do gradients lie in the buckets, where they are
-    found. Otherwise, and with find_unused_parameters, register prunex_hook. All ranks must do the same.
+    Needs DDP(gradient_as_bucket_view=True): only then do gradients lie in the buckets, where they
+    are found. Otherwise, and with find_unused_parameters, register prunex_hook. All ranks must do
+    the same.
     """
     group = group or dist.distributed_c10d._get_default_group()
     if not isinstance(group, PrunexProcessGroup):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other ways to make gradients smaller, as DDP hooks on the same communicator, for comparison.
 
-    ddp.register_comm_hook(DenseState(comm), dense_hook)
-    ddp.register_comm_hook(TopKState(comm, density=0.01), topk_hook)
-    state, hook = powersgd(rank=4); ddp.register_comm_hook(state, hook)
+ddp.register_comm_hook(DenseState(comm), dense_hook)
+ddp.register_comm_hook(TopKState(comm, density=0.01), topk_hook)
+state, hook = powersgd(rank=4); ddp.register_comm_hook(state, hook)
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import math
 from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
-import torch.distributed as dist
 
 from ..communicator import Communicator
 from ..errors import InvalidArgument
@@ -56,8 +55,8 @@ def dense_hook(state: DenseState, bucket: Any) -> Any:
 class TopKState(DenseState):
     """What :func:`topk_hook` needs.
 
-    density: share of a bucket's elements that each rank sends, above 0 and up to 1. start: this many
-    first iterations are dense. Error feedback is kept per parameter, so that rebuilt buckets find
+    density: share of a bucket's elements that each rank sends, above 0 and up to 1. start: this
+    many first iterations are dense. Error feedback is kept per parameter, so that rebuilt buckets find
     theirs; it takes the memory of one gradient and is not pickled: a loaded state starts with none.
     """
 
@@ -74,7 +73,7 @@ class TopKState(DenseState):
         self._errors: Dict[int, Tuple[torch.Tensor, torch.Tensor]] = {}
 
     def error_of(self, parameter: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """What this rank has not sent yet of a parameter's gradient, flat, in the bucket's order."""
+        """What this rank has not sent yet of a parameter's gradient, flat, in bucket order."""
         found = self._errors.get(id(parameter))
         if found is None or found[1].dtype != dtype or found[1].numel() != parameter.numel():
             found = (parameter, torch.zeros(parameter.numel(), dtype=dtype))
@@ -152,7 +151,9 @@ def powersgd(
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
     if start < 2:
-        raise InvalidArgument(f"start {start}: PowerSGD with warm start needs at least 2 iterations")
+        raise InvalidArgument(
+            f"start {start}: PowerSGD with warm start needs at least 2 iterations"
+        )
     state = powerSGD_hook.PowerSGDState(
         process_group=group,
         matrix_approximation_rank=rank,

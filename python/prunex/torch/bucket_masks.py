@@ -22,7 +22,7 @@ _MISSES_BEFORE_A_WORD = 8
 
 
 class MaskCache:
-    """Registered masks by what they say and how memory holds them, and layouts of them by content."""
+    """Registered masks by name and memory order, and layouts of them by content."""
 
     def __init__(self) -> None:
         self._masks: Dict[Tuple[Any, ...], Tuple[Mask, MaskSpec]] = {}
@@ -136,7 +136,7 @@ class BucketMasks:
         self._misses += 1
         if self._misses == _MISSES_BEFORE_A_WORD:
             _log.warning(
-                "masks are set, but no masked gradient lies in the tensors that are reduced, so they "
+                "masks are set, but no masked gradient lies in the reduced tensors, so they "
                 "travel densely: use DistributedDataParallel(gradient_as_bucket_view=True), or "
                 "register prunex.torch.prunex_hook"
             )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The communication hook for DistributedDataParallel.
 
-    from prunex.torch import MaskedParameters, PrunexState, prunex_hook
-    state = PrunexState(masks=MaskedParameters(model).from_prune(model))
-    ddp.register_comm_hook(state, prunex_hook)
+from prunex.torch import MaskedParameters, PrunexState, prunex_hook
+state = PrunexState(masks=MaskedParameters(model).from_prune(model))
+ddp.register_comm_hook(state, prunex_hook)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PrunexState:
 
     comm: None: made from torch.distributed's default group at the first use, on all ranks.
     masks: MaskedParameters, a module (no masks yet) or None (dense). compress: torch.float16 or
-    torch.bfloat16: fp32 and fp64 gradients travel in that type; kept elements only, like all others.
+    torch.bfloat16: fp32 and fp64 gradients travel in that type, kept elements only.
 
     One state serves one DDP model; several may share a communicator as long as all ranks run their
     backwards in the same order. Pickles with its masks, without communicator and model: after
@@ -82,7 +82,7 @@ class PrunexState:
         return self.comm.stats()
 
     def close(self) -> None:
-        """Frees layouts, masks and the waiting thread; not the communicator. The state is reusable."""
+        """Frees layouts, masks and the waiting thread; not the communicator. Reusable."""
         self._completer.close()
         self._cache.close()
         self._reset()
@@ -104,7 +104,7 @@ class PrunexState:
             _log.warning(text, *arguments)
 
     def layout_of(self, bucket: Any, dtype: torch.dtype) -> Optional[Layout]:
-        """The layout of a bucket, by its content: which parameters, in which order and memory order.
+        """The layout of a bucket, by content: which parameters, in which order and memory order.
 
         None: nothing in it is masked. Never by address: DDP reuses addresses for other layouts.
         """
@@ -197,7 +197,9 @@ def _reduce(
 
 def _sparse(state: PrunexState, tensor: torch.Tensor) -> Any:
     """Sparse gradients go through the process group's own all-reduce."""
-    state._once("sparse", "sparse gradients go through torch.distributed; PruneX carries dense ones")
+    state._once(
+        "sparse", "sparse gradients go through torch.distributed; PruneX carries dense ones"
+    )
     work = dist.all_reduce(tensor, async_op=True)
     size = state.comm.size
     return work.get_future().then(lambda done: done.value()[0].div_(size))

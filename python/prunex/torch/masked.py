@@ -43,8 +43,8 @@ class MaskedParameters:
     to parameters, or pairs. comm: a Communicator kept at hand as ``.comm``; not used here.
 
     Parameters are recognised by identity, never by address. ``version`` grows with every change.
-    Pickles with its masks but without parameters and communicator; call :meth:`bind` afterwards. Not
-    for use by two threads at once.
+    Pickles with its masks but without parameters and communicator; call :meth:`bind` afterwards.
+    Not for use by two threads at once.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class MaskedParameters:
     # ---- masks
 
     def set(self, name: str, spec: Optional[MaskSpec]) -> None:
-        """The mask of one parameter from the next call on; None: dense. All ranks must do the same."""
+        """The mask of one parameter from the next call on; None: dense. Same on all ranks."""
         self.set_all({name: spec})
 
     def set_all(self, specs: Mapping[str, Optional[MaskSpec]]) -> None:

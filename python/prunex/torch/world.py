@@ -23,7 +23,7 @@ def communicator(
     timeout: Union[None, float, timedelta] = None,
     node_id: Optional[str] = None,
 ) -> Communicator:
-    """A Communicator of the ranks of a process group (None: all), met through its store. Collective.
+    """A Communicator of the ranks of a process group (None: all), through its store. Collective.
 
     Rank and size are those in the group. Call init_process_group first; any backend will do.
     """
