@@ -185,6 +185,9 @@ const char* parse_metrics_file(std::string_view text, Config& out) {
   return kOk;
 }
 
+// For those that load the library, before there is a configuration; named here so that it is known.
+const char* parse_library(std::string_view, Config&) { return kOk; }
+
 const char* parse_algorithm(std::string_view text, Config& out) {
   constexpr std::array<std::pair<std::string_view, const char*>, 3> kChoices{
       {{"auto", "auto"}, {"exchange", "exchange"}, {"scatter", "scatter"}}};
@@ -288,6 +291,8 @@ constexpr ParsedRow kTable[] = {
       "network goes",
       "8kbit to 1000gbit, such as 200mbit or 2.5gbit", "", nullptr},
      parse_pacing},
+    {{"PRUNEX_LIBRARY", "Python: the libprunex.so to load, or its folder", "path", "", nullptr},
+     parse_library},
 };
 constexpr size_t kRows = std::size(kTable);
 

@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Communicators: the hierarchical all-reduce, mask agreement, and plain collectives."""
+
+from __future__ import annotations
+
+import ctypes
+from datetime import timedelta
+from typing import Any, Dict, NoReturn, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from . import _api
+from ._library import check, library, optional
+from ._memory import Memory, as_bytes, contiguous_memory, is_torch
+from ._store import StoreAdapter
+from .errors import InvalidArgument, InvalidHandle
+from .layout import Layout
+from .request import Request
+from .stats import Stats
+
+__all__ = ["Communicator"]
+
+
+def _choice(value: str, choices: Dict[str, int], what: str) -> int:
+    try:
+        return choices[value]
+    except (KeyError, TypeError):
+        raise InvalidArgument(f"{what} {value!r}: one of {', '.join(choices)}") from None
+
+
+def _seconds(timeout: Union[None, float, timedelta]) -> float:
+    if timeout is None:
+        return 0.0
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    if not seconds > 0:
+        raise InvalidArgument(f"timeout {timeout}: a time above 0 seconds, or None")
+    return seconds
+
+
+class Communicator:
+    """Ranks that reduce together. Creation is collective; calls run one at a time, in their order.
+
+    rank, size: both, or neither: then from PRUNEX_RANK and PRUNEX_WORLD_SIZE, torchrun's, MPI's or
+    Slurm's variables. root: "host:port" of rank 0 (PRUNEX_ROOT), or store: a torch.distributed
+    Store, or any object with ``set(key, bytes)`` and ``get(key)`` that waits. node_id: ranks with
+    equal texts share memory. name tells communicators on one store or root apart. timeout: seconds or
+    timedelta, of start-up and every call (PRUNEX_TIMEOUT, 1800).
+
+    Timeout if a rank does not come, naming it. A context manager; also closed when collected. Not
+    to be used after a fork.
+    """
+
+    def __init__(
+        self,
+        rank: Optional[int] = None,
+        size: Optional[int] = None,
+        root: Optional[str] = None,
+        node_id: Optional[str] = None,
+        store: Any = None,
+        name: Optional[str] = None,
+        timeout: Union[None, float, timedelta] = None,
+    ) -> None:
+        self._handle = 0
+        self._in_flight: Dict[int, Tuple[Any, ...]] = {}
+        if (rank is None) != (size is None):
+            raise InvalidArgument(f"rank is {rank} and size is {size}: give both or neither")
+        adapter = None
+        if store is not None:
+            adapter = StoreAdapter(store, name or "default", rank)
+        config = _api.CommConfig(
+            rank=-1 if rank is None else int(rank),
+            size=-1 if size is None else int(size),
+            root=root.encode() if root else None,
+            node_id=node_id.encode() if node_id else None,
+            store=ctypes.pointer(adapter.table) if adapter else None,
+            name=name.encode() if name else None,
+            timeout_s=_seconds(timeout),
+        )
+        out = ctypes.c_uint64()
+        code = library().prunex_comm_create(ctypes.byref(config), ctypes.byref(out))
+        try:
+            check(code)
+        except Exception as error:
+            if adapter is not None and adapter.error is not None:
+                raise error from adapter.error
+            raise
+        self._handle = out.value
+        info = _api.CommInfo()
+        check(library().prunex_comm_info(self._handle, ctypes.byref(info)))
+        self.rank: int = info.rank
+        self.size: int = info.size
+        self.node: int = info.node
+        self.num_nodes: int = info.num_nodes
+        self.local_rank: int = info.local_rank
+        self.local_size: int = info.local_size
+        self.leader: int = info.leader
+        self.is_leader: bool = bool(info.is_leader)
+        self.rails: int = info.rails
+        self.transport: str = info.transport.decode()
+
+    @property
+    def handle(self) -> int:
+        """The library's handle; InvalidHandle once closed."""
+        if not self._handle:
+            raise InvalidHandle("the communicator is closed")
+        return self._handle
+
+    # ---- reduction
+
+    def all_reduce(
+        self,
+        send: Any,
+        recv: Any = None,
+        op: str = "sum",
+        layout: Optional[Layout] = None,
+        scope: str = "world",
+        async_op: bool = False,
+    ) -> Any:
+        """Reduces send of all ranks into recv of all ranks; recv None: in place.
+
+        send, recv: contiguous numpy arrays or CPU torch tensors of equal length and type; send may
+        be None on ranks that lead no node where scope is "leaders". op: sum, avg, max, min or prod.
+        layout: where the masks are; None: by the address of send, dense if nothing is registered
+        there. scope: "world", "node" (the ranks of one node), "leaders" (one contribution per node,
+        the result on every rank).
+
+        Returns recv; with async_op a :class:`Request` at once. Mismatch if ranks disagree, buffers
+        untouched; Timeout and PeerLost end the communicator.
+        """
+        target = send if recv is None else recv
+        to = contiguous_memory(target, "recv" if recv is not None else "send", writable=True)
+        at = to
+        if send is None:
+            at = to._replace(address=0)
+        elif recv is not None:
+            at = contiguous_memory(send, "send", writable=False)
+            if at.count != to.count or at.dtype != to.dtype:
+                raise InvalidArgument(
+                    f"send has {at.count} elements of type {at.dtype}, recv {to.count} of "
+                    f"{to.dtype}"
+                )
+        return self._start(
+            lambda call: library().prunex_all_reduce(
+                self.handle,
+                at.address or None,
+                to.address or None,
+                to.count,
+                to.dtype,
+                _choice(op, _api.OPS, "op"),
+                0 if layout is None else layout.handle,
+                ctypes.byref(call),
+            ),
+            (send, target),
+            target,
+            async_op,
+            scope,
+        )
+
+    def _start(
+        self,
+        function: Any,
+        buffers: Tuple[Any, ...],
+        result: Any,
+        async_op: bool,
+        scope: str = "world",
+    ) -> Any:
+        call = _api.Call(scope=_choice(scope, _api.SCOPES, "scope"))
+        if not async_op:
+            check(function(call))
+            return result
+        request = ctypes.c_uint64()
+        call.request = ctypes.pointer(request)
+        check(function(call))
+        return Request(self._in_flight, request.value, buffers, result)
+
+    # ---- masks
+
+    def agree_mask(
+        self,
+        scores: Any,
+        keep: Optional[int] = None,
+        layer_groups: Optional[Sequence[int]] = None,
+        layer_keep: Optional[Sequence[int]] = None,
+        weight: float = 1.0,
+        incumbents: Any = None,
+        hysteresis: float = 0.0,
+        mode: str = "topk",
+        scope: str = "leaders",
+    ) -> np.ndarray:
+        """One mask of all nodes from scores of each: booleans, equal on all ranks. Collective.
+
+        scores: one per group, finite and >= 0, taken as float32; those of ranks outside the scope
+        are not read. topk: the best of the sum of weight * score, ``keep`` of all, or
+        ``layer_keep[l]`` of the next ``layer_groups[l]`` groups for every layer l; ties go to the
+        lower index. incumbents: booleans, their sums count 1 + hysteresis times. union and
+        intersection: of the groups with a score other than 0.
+        """
+        if is_torch(scores):
+            scores = scores.detach().cpu().numpy()
+        values = np.ascontiguousarray(scores, dtype=np.float32)
+        if values.ndim != 1:
+            raise InvalidArgument(f"scores has shape {values.shape}; one score per group is needed")
+        if (layer_groups is None) != (layer_keep is None):
+            raise InvalidArgument("layer_groups and layer_keep: give both or neither")
+        if mode == "topk" and (keep is None) == (layer_keep is None):
+            raise InvalidArgument("topk needs keep, or layer_groups and layer_keep")
+        agree = _api.Agree(
+            mode=_choice(mode, _api.AGREE_MODES, "mode"),
+            scope=_choice(scope, _api.SCOPES, "scope"),
+            weight=float(weight),
+            keep=_count(keep or 0, "keep"),
+            hysteresis=float(hysteresis),
+        )
+        if layer_groups is not None and layer_keep is not None:
+            if len(layer_groups) != len(layer_keep):
+                raise InvalidArgument(
+                    f"layer_groups has {len(layer_groups)} entries, layer_keep {len(layer_keep)}"
+                )
+            sizes = ctypes.c_size_t * max(len(layer_groups), 1)
+            agree.layer_groups = sizes(*(_count(g, "layer_groups") for g in layer_groups))
+            agree.layer_keep = sizes(*(_count(k, "layer_keep") for k in layer_keep))
+            agree.num_layers = len(layer_groups)
+        held = None
+        if incumbents is not None:
+            held = as_bytes(incumbents, "incumbents").reshape(-1)
+            if held.size != values.size:
+                raise InvalidArgument(
+                    f"incumbents has {held.size} entries, scores has {values.size}"
+                )
+            agree.incumbents = held.ctypes.data
+        out = np.zeros(values.size, dtype=np.uint8)
+        check(
+            library().prunex_agree_mask(
+                self.handle, values.ctypes.data, values.size, ctypes.byref(agree), out.ctypes.data
+            )
+        )
+        return out != 0
+
+    # ---- the other collectives; Unsupported with a library that lacks them
+
+    def broadcast(self, buffer: Any, root: int = 0, async_op: bool = False) -> Any:
+        """Copies buffer of rank root to all ranks. Returns buffer, or a Request."""
+        function = optional("prunex_broadcast")
+        at = contiguous_memory(buffer, "buffer", writable=True)
+        return self._start(
+            lambda call: function(
+                self.handle, at.address or None, _bytes(at), root, ctypes.byref(call)
+            ),
+            (buffer,),
+            buffer,
+            async_op,
+        )
+
+    def all_gather(self, send: Any, recv: Any, async_op: bool = False) -> Any:
+        """recv: size times send, in rank order, one after the other. Returns recv, or a Request."""
+        function = optional("prunex_all_gather")
+        at = contiguous_memory(send, "send", writable=False)
+        to = contiguous_memory(recv, "recv", writable=True)
+        self._check_parts(at, to, "send", "recv")
+        return self._start(
+            lambda call: function(
+                self.handle, at.address or None, to.address or None, _bytes(at), ctypes.byref(call)
+            ),
+            (send, recv),
+            recv,
+            async_op,
+        )
+
+    def reduce_scatter(self, send: Any, recv: Any, op: str = "sum", async_op: bool = False) -> Any:
+        """send: size parts, one per rank; recv gets the reduction of this rank's part."""
+        function = optional("prunex_reduce_scatter")
+        at = contiguous_memory(send, "send", writable=False)
+        to = contiguous_memory(recv, "recv", writable=True)
+        self._check_parts(to, at, "recv", "send")
+        return self._start(
+            lambda call: function(
+                self.handle,
+                at.address or None,
+                to.address or None,
+                to.count,
+                to.dtype,
+                _choice(op, _api.OPS, "op"),
+                ctypes.byref(call),
+            ),
+            (send, recv),
+            recv,
+            async_op,
+        )
+
+    def barrier(self) -> None:
+        """Returns once all ranks have come."""
+        check(optional("prunex_barrier")(self.handle))
+
+    def send(self, buffer: Any, peer: int, tag: int = 0, async_op: bool = False) -> Any:
+        """Sends buffer to rank peer, which calls :meth:`recv` with as many bytes and this tag."""
+        return self._point(optional("prunex_send"), buffer, peer, tag, async_op, False)
+
+    def recv(self, buffer: Any, peer: int, tag: int = 0, async_op: bool = False) -> Any:
+        """Receives into buffer from rank peer. Returns buffer, or a Request."""
+        return self._point(optional("prunex_recv"), buffer, peer, tag, async_op, True)
+
+    def _point(
+        self, function: Any, buffer: Any, peer: int, tag: int, async_op: bool, writable: bool
+    ) -> Any:
+        at = contiguous_memory(buffer, "buffer", writable)
+        return self._start(
+            lambda call: function(
+                self.handle, at.address or None, _bytes(at), peer, tag, ctypes.byref(call)
+            ),
+            (buffer,),
+            buffer,
+            async_op,
+        )
+
+    def _check_parts(self, part: Memory, whole: Memory, part_name: str, whole_name: str) -> None:
+        if part.dtype != whole.dtype or part.count * self.size != whole.count:
+            raise InvalidArgument(
+                f"{whole_name} has {whole.count} elements of type {whole.dtype}; {self.size} ranks "
+                f"times {part_name}'s {part.count} of type {part.dtype} are needed"
+            )
+
+    # ---- about it
+
+    def topology(self) -> str:
+        """Nodes, leaders and why, as text."""
+        length = ctypes.c_size_t()
+        check(library().prunex_comm_topology(self.handle, None, 0, ctypes.byref(length)))
+        text = ctypes.create_string_buffer(length.value + 1)
+        check(library().prunex_comm_topology(self.handle, text, len(text), ctypes.byref(length)))
+        return text.value.decode("utf-8", "replace")
+
+    def stats(self) -> Stats:
+        """Counters of this rank."""
+        stats = _api.Stats()
+        check(library().prunex_stats(self.handle, ctypes.byref(stats)))
+        return Stats(*(getattr(stats, field) for field in Stats._fields))
+
+    def close(self) -> None:
+        """Waits for this rank's calls and frees it. Not collective. May be called again."""
+        handle, self._handle = self._handle, 0
+        if handle:
+            try:
+                check(library().prunex_comm_destroy(handle))
+            finally:
+                self._in_flight.clear()
+
+    def __enter__(self) -> "Communicator":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except Exception:  # at the interpreter's end there is nobody to tell
+            pass
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Communicator belongs to its process and cannot be pickled")
+
+    def __repr__(self) -> str:
+        if not self._handle:
+            return "Communicator(closed)"
+        return (
+            f"Communicator(rank={self.rank}, size={self.size}, node={self.node}, "
+            f"num_nodes={self.num_nodes}, leader={self.leader}, transport={self.transport!r})"
+        )
+
+
+def _bytes(memory: Memory) -> int:
+    return memory.count * _api.ITEM_SIZE[memory.dtype]
+
+
+def _count(value: int, what: str) -> int:
+    if int(value) != value or value < 0:
+        raise InvalidArgument(f"{what} holds {value}; whole numbers of 0 or more are needed")
+    return int(value)

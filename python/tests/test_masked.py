@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MaskedParameters: pruned weights stay zero, masks from other tools; one process."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+import prunex  # noqa: E402
+from models import FILTERS, batch, cnn, masked, train  # noqa: E402
+from prunex import MaskSpec  # noqa: E402
+from prunex.torch import MaskedParameters  # noqa: E402
+from worlds import free_port  # noqa: E402
+
+
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "decay", "adamw"])
+def test_R21_R22_pruned_weights_stay_zero(kind):
+    """Momentum and weight decay do not revive what apply_mask has cleared."""
+    model = cnn()
+    optimizer = {
+        "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+        "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        "decay": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+        "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
+    }[kind](model.parameters())
+    train(model, 0, 4, optimizer=optimizer)
+    masks = masked(model)
+    assert masks.revived()
+    masks.apply_mask(optimizer)
+    assert not masks.revived()
+    for step in range(5):
+        optimizer.zero_grad()
+        model(batch(0, step)).square().mean().backward()
+        for name in masks.masked_names():  # as the hook leaves them
+            p = masks.parameter(name)
+            p.grad *= torch.from_numpy(masks.spec(name).to_array(tuple(p.shape)))
+        optimizer.step()
+    assert not masks.revived()
+
+
+def test_R21_momentum_revives_without_the_optimizer():
+    """What the helper is for: the same steps with the optimizer's state left as it was."""
+    model = cnn()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    train(model, 0, 4, optimizer=optimizer)
+    masks = masked(model)
+    masks.apply_mask()
+    optimizer.zero_grad()
+    model(batch(0, 9)).square().mean().backward()
+    for name in masks.masked_names():
+        p = masks.parameter(name)
+        p.grad *= torch.from_numpy(masks.spec(name).to_array(tuple(p.shape)))
+    optimizer.step()
+    assert masks.revived()
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.optim.Optimizer, "register_step_post_hook"), reason="torch before 2.0"
+)
+def test_hold():
+    model = cnn()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    masks = MaskedParameters(model)
+    masks.set("7.weight", MaskSpec.dims({0: np.arange(11) < 6}))
+    handle = masks.hold(optimizer)
+    train(model, 0, 3, optimizer=optimizer)
+    assert not masks.revived()
+    handle.remove()
+    train(model, 0, 3, optimizer=optimizer)
+    assert masks.revived()
+
+
+def test_masked_parameters_are_all_or_nothing():
+    masks = MaskedParameters(cnn())
+    with pytest.raises(ValueError, match="0.weight"):
+        masks.set_all(
+            {"2.bias": MaskSpec.dims({0: FILTERS}), "0.weight": MaskSpec.dims({0: FILTERS})}
+        )
+    assert len(masks) == 0
+    with pytest.raises(ValueError, match="nope"):
+        masks.set("nope", MaskSpec.dims({}))
+
+
+def test_masked_parameters_pickle():
+    model = cnn()
+    masks = masked(model)
+    again = pickle.loads(pickle.dumps(masks)).bind(copy.deepcopy(model))
+    assert again.specs() == masks.specs() and again.density() == masks.density() < 0.6
+    with pytest.raises(ValueError, match="2.weight|0.weight"):
+        pickle.loads(pickle.dumps(masks)).bind(nn.Linear(2, 2))
+
+
+class Dep:
+    """Shaped like Torch-Pruning's Dependency."""
+
+    class Target:
+        def __init__(self, module):
+            self.module = module
+
+    def __init__(self, module, handler):
+        self.target, self.handler = Dep.Target(module), handler
+
+
+def prune_out_channels():
+    pass
+
+
+def prune_in_channels():
+    pass
+
+
+def test_from_groups():
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.Conv2d(8, 8, 3, groups=8),
+        nn.ConvTranspose2d(8, 5, 2),
+        nn.Flatten(),
+        nn.Linear(5, 4),
+    )
+    group = [
+        (Dep(model[0], prune_out_channels), [1, 4]),
+        (Dep(model[1], prune_out_channels), [1, 4]),
+        (Dep(model[2], prune_out_channels), [1, 4]),
+        (Dep(model[3], prune_in_channels), [1, 4]),
+        (Dep(None, prune_out_channels), [1, 4]),
+    ]
+    masks = MaskedParameters(model).from_groups(
+        model, [group, [("3", "out", [0]), ("5", "in", [0])]]
+    )
+    keep = np.ones(8, bool)
+    keep[[1, 4]] = False
+    assert masks.spec("0.weight") == MaskSpec.dims({0: keep}, "project")
+    assert masks.spec("1.bias") == MaskSpec.dims({0: keep}, "project")
+    assert masks.spec("2.weight") == MaskSpec.dims({0: keep}, "project")
+    assert masks.spec("3.weight") == MaskSpec.dims({0: keep, 1: np.arange(5) > 0}, "project")
+    assert masks.spec("5.weight") == MaskSpec.dims({1: np.arange(5) > 0}, "project")
+    with pytest.raises(ValueError, match="outside"):
+        masks.from_groups(model, [[("0", "out", [8])]])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.ones(4, 4)[:, 0],
+        lambda: torch.ones(4, 3).t(),
+        lambda: torch.ones(4).expand(2, 4),
+    ],
+)
+def test_E6_non_contiguous_tensors(make):
+    with prunex.Communicator(0, 1, root=f"127.0.0.1:{free_port()}", timeout=10) as comm:
+        with pytest.raises(ValueError, match="contiguous.*strides"):
+            comm.all_reduce(make())
