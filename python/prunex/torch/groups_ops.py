@@ -226,7 +226,7 @@ def _move(state, node, args, kwargs, result, call):
         if isinstance(label, torch.Tensor):
             return label.expand(value).contiguous()
         if isinstance(label, list):
-            return [l.expand(s).contiguous() for l, s in zip(label, value)]
+            return [part.expand(s).contiguous() for part, s in zip(label, value)]
         return state.values[source]
 
     label_args = fx.map_arg(node.args, expanded)
@@ -273,7 +273,7 @@ def _matmul(state, node, result):
     D]: what is summed over must be constant or tied; heads of both operands are one."""
     nodes = list(node.args[:2])
     labels = [state.label_of(n) if isinstance(n, fx.Node) else None for n in nodes]
-    if any(not isinstance(l, torch.Tensor) or l.dim() != result.dim() for l in labels):
+    if any(not isinstance(x, torch.Tensor) or x.dim() != result.dim() for x in labels):
         return state.pinned(node, result)
     left, right = labels[0], labels[1].transpose(-1, -2)
     if left.shape[-1] > 1 or right.shape[-1] > 1:
@@ -310,7 +310,7 @@ def _attention(state, node, args, kwargs, result):
     """torch.nn.functional.scaled_dot_product_attention(q, k, v, ...)."""
     named = {**dict(zip(("query", "key", "value"), node.args)), **node.kwargs}
     labels = [state.label_of(named.get(k)) for k in ("query", "key", "value")]
-    if any(not isinstance(l, torch.Tensor) or l.dim() != result.dim() for l in labels):
+    if any(not isinstance(x, torch.Tensor) or x.dim() != result.dim() for x in labels):
         return state.pinned(node, result)
     query, key, value = labels
     weights = _scores(state, node, query, key, result)
