@@ -22,6 +22,9 @@ _WHERE = {
     "dense_hook": "baselines",
     "powersgd": "baselines",
     "HSADMM": "hsadmm",
+    "find_groups": "groups",
+    "manual_family": "groups",
+    "shrink": "shrink",
 }
 __all__ = sorted(_WHERE)
 
