@@ -33,7 +33,7 @@ done
 # The stage is a copy: the checkout keeps no libraries beside its sources, where they would age.
 stage=$(mktemp -d "${TMPDIR:-/tmp}/prunex-wheel.XXXXXX")
 trap 'rm -rf "$stage"' EXIT
-cp -r python/pyproject.toml python/setup.py "$stage/"
+cp python/pyproject.toml python/setup.py python/README.md "$stage/"
 (cd python && find prunex \( -name '*.py' -o -name py.typed \) -exec cp --parents {} "$stage" \;)
 mkdir -p "$stage/prunex/lib"
 [[ ! -e $build/plugin/libprunex-cuda.so ]] || libraries+=("$build/plugin/libprunex-cuda.so")

@@ -43,8 +43,8 @@ class Communicator:
     rank, size: both, or neither: then from PRUNEX_RANK and PRUNEX_WORLD_SIZE, torchrun's, MPI's or
     Slurm's variables. root: "host:port" of rank 0 (PRUNEX_ROOT), or store: a torch.distributed
     Store, or any object with ``set(key, bytes)`` and ``get(key)`` that waits. node_id: ranks with
-    equal texts share memory. name tells communicators on one store or root apart. timeout: seconds or
-    timedelta, of start-up and every call (PRUNEX_TIMEOUT, 1800).
+    equal texts share memory. name tells communicators on one store or root apart. timeout: seconds
+    or timedelta, of start-up and every call (PRUNEX_TIMEOUT, 1800).
 
     Timeout if a rank does not come, naming it. A context manager; also closed when collected. Not
     to be used after a fork.

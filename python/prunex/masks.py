@@ -255,7 +255,7 @@ def _describe(
         desc.cells_len = spec.cells.size
     desc.nm_n, desc.nm_m, desc.nm_dim = int(spec.n), int(spec.m), int(spec.dim)
     if spec.spans:
-        ranges = (_api.Range * len(spec.spans))(*spec.spans)
+        ranges = (_api.Range * len(spec.spans))(*(_api.Range(b, n) for b, n in spec.spans))
         held.append(ranges)
         desc.ranges = ctypes.cast(ranges, ctypes.POINTER(_api.Range))
         desc.num_ranges = len(spec.spans)

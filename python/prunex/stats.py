@@ -16,7 +16,8 @@ class Stats(NamedTuple):
     """Of one communicator on this rank since it was made; bytes and nanoseconds.
 
     bytes_wire_*: between nodes, headers included; bytes_dense: what bytes_wire_sent would be
-    without masks. Busy time per stage, which overlap; inter_ns: with something outstanding between nodes.
+    without masks. Busy time per stage, which overlap; inter_ns: with something outstanding
+    between nodes.
     """
 
     calls: int

@@ -111,6 +111,14 @@ def point(rank, size):
     for work in works:
         work.wait()
     assert (received == (rank - 1) % size).all()
+    # A receive that waits does not hold up the futures of other calls.
+    later = dist.irecv(received, (rank - 1) % size, tag=5).get_future()
+    y = torch.ones(3)
+    dist.all_reduce(y, async_op=True).get_future().wait()
+    assert (y == size).all()
+    dist.send(x + 1, peer, tag=5)
+    later.wait()
+    assert (received == (rank - 1) % size + 1).all()
 
 
 @needs_point

@@ -66,13 +66,16 @@ def _raw(flat: torch.Tensor) -> torch.Tensor:
 
 
 class _Work(Work):
-    """A call in flight; ``finish`` runs once, in the thread that learns the end first."""
+    """A call in flight; ``finish`` runs once, in the thread that learns the end first.
+
+    completer None: the call takes no turn among the others, so its future gets a thread of its own.
+    """
 
     def __init__(
         self,
         requests: Sequence[Request],
         result: List[torch.Tensor],
-        completer: Completer,
+        completer: Optional[Completer],
         finish: Optional[Callable[[], None]] = None,
     ) -> None:
         super().__init__()
@@ -117,7 +120,10 @@ class _Work(Work):
                     self._future = torch.futures.Future()
                     self._future.set_result(self._result)
                 else:
-                    self._future = self._completer.future(last, self._end)
+                    completer = self._completer or Completer()
+                    self._future = completer.future(last, self._end)
+                    if self._completer is None:
+                        completer.end()
         return self._future
 
 
@@ -331,7 +337,7 @@ class PrunexProcessGroup(dist.ProcessGroup):
         requests = [
             self.comm.send(_raw(_flat(tensor)), peer, tag, async_op=True) for tensor in tensors
         ]
-        return self._work(requests, tensors)
+        return _Work(requests, tensors, None)
 
     def recv(self, tensors: List[torch.Tensor], peer: int, tag: int = 0) -> Any:
         if tensors[0].is_cuda:
@@ -343,7 +349,7 @@ class PrunexProcessGroup(dist.ProcessGroup):
             requests.append(self.comm.recv(_raw(flat), peer, tag, async_op=True))
             if not tensor.is_contiguous():
                 copies.append((tensor, flat))
-        return self._work(requests, tensors, lambda: _write_back(copies))
+        return _Work(requests, tensors, None, lambda: _write_back(copies))
 
 
 def _write_back(copies: Sequence[Tuple[torch.Tensor, torch.Tensor]]) -> None:

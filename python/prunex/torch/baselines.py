@@ -56,8 +56,8 @@ class TopKState(DenseState):
     """What :func:`topk_hook` needs.
 
     density: share of a bucket's elements that each rank sends, above 0 and up to 1. start: this
-    many first iterations are dense. Error feedback is kept per parameter, so that rebuilt buckets find
-    theirs; it takes the memory of one gradient and is not pickled: a loaded state starts with none.
+    many first iterations are dense. Error feedback is kept per parameter, so that rebuilt buckets
+    find theirs; it takes the memory of one gradient and is not pickled: a loaded state starts with none.
     """
 
     def __init__(

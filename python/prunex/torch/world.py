@@ -91,6 +91,12 @@ class Completer:
             ended.set_result(error)
             del request, ended, error
 
+    def end(self) -> None:
+        """Lets the thread end after what was given to it, without waiting for that."""
+        if self._thread is not None:
+            self._thread = None
+            self._queue.put(None)
+
     def close(self) -> None:
         """Ends the thread once everything given to it has ended."""
         thread, self._thread = self._thread, None
