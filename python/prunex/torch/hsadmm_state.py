@@ -90,7 +90,7 @@ class State:
         self.set_masks({f.name: np.ones(f.groups, bool) for f in self.families})
 
     def _pieces(self, most: int) -> list[tuple[int, int]]:
-        """(parameter, elements) of consecutive pieces of the flat buffers, each in one parameter."""
+        """(parameter, elements) of the pieces of the flat buffers, each in a parameter."""
         return [
             (i, min(most, p.numel() - at))
             for i, p in enumerate(self.thetas)
