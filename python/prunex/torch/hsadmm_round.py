@@ -80,11 +80,11 @@ def node_consensus(state: State, exchange: Exchange) -> None:
     (rho2 = 0): z~ = s, plain consensus ADMM."""
     state.add_thetas_(state.views["u"])  # u holds theta + u until step 7
     exchange.node_mean(state.u, state.a)
-    torch.sub(state.z, state.v, out=state.b)
-    for run in state.runs():
-        near = exchange.P * run.rho1
-        part = slice(run.begin, run.end)
-        state.b[part].lerp_(state.a[part], near / (near + run.rho2))
+    near = exchange.P * state.rho1
+    share = (near / (near + state.rho2)).tolist()
+    for (i, _), (a, b, z, v) in zip(state.pieces, state.split("a", "b", "z", "v")):
+        torch.sub(z, v, out=b)
+        b.lerp_(a, share[i])
 
 
 def node_scores(state: State, exchange: Exchange, options: Options) -> tuple[np.ndarray, bool]:
@@ -136,33 +136,54 @@ def use_mask(state: State, exchange: Exchange, keep: np.ndarray, epoch: int) -> 
     return flips
 
 
-def norms(views) -> torch.Tensor:
-    """Squared norm of each parameter's part, float64 on the host, shape [parameters]."""
-    return torch.stack(torch._foreach_norm(list(views))).double().square().cpu()
+class Norms:
+    """Squared norms per parameter, gathered piece by piece without waiting for a device."""
+
+    def __init__(self, state: State) -> None:
+        self._owners = torch.tensor([i for i, _ in state.pieces])
+        self._count = len(state.names)
+        self._parts: dict[str, list[torch.Tensor]] = {}
+
+    def add(self, key: str, piece: torch.Tensor) -> None:
+        self._parts.setdefault(key, []).append(piece.dot(piece))
+
+    def sums(self) -> dict[str, torch.Tensor]:
+        """Float64 on the host, shape [parameters] each."""
+        out = {}
+        for key, parts in self._parts.items():
+            zeros = torch.zeros(self._count, dtype=torch.float64)
+            out[key] = zeros.index_add_(0, self._owners, torch.stack(parts).double().cpu())
+        return out
 
 
 def consensus_and_duals(state: State, exchange: Exchange) -> dict[str, torch.Tensor]:
     """Steps 4 to 7. Returns squared norms per parameter, this rank's share of each."""
-    out = {}
+    norms = Norms(state)
     state.zero_dropped_(state.views["b"])  # 4: z_i = m * z~_i, v_i = m * v_i
     state.zero_dropped_(state.views["v"])
-    state.z_i.sub_(state.b)
-    out["dz_i"] = norms(state.views["z_i"])
+    for old, z_i, v, a, u_mean in state.split("z_i", "b", "v", "a", "u_mean"):
+        old.sub_(z_i)
+        norms.add("dz_i", old)
+        torch.sub(a, z_i, out=u_mean)  # of the new u_ij: s_i - z_i
+        torch.add(z_i, v, out=a)
     state.swap("z_i", "b")
-    torch.sub(state.a, state.z_i, out=state.u_mean)  # of the new u_ij: s_i - z_i
-    torch.add(state.z_i, state.v, out=state.a)  # 5: z = mean over nodes of z_i + v_i
-    exchange.leaders_mean_(state.a)
-    state.z.sub_(state.a)
-    out["dz"] = norms(state.views["z"])
+    exchange.leaders_mean_(state.a)  # 5: z = mean over nodes of z_i + v_i
+    buffers = state.split("theta", "z", "a", "b", "z_i", "v", "u", "w")
+    for theta, old, z, spare, z_i, v, u, w in buffers:  # 7: v_i += z_i - z, u_ij += theta_ij - z_i
+        old.sub_(z)
+        norms.add("dz", old)
+        torch.sub(z_i, z, out=spare)
+        norms.add("r2", spare)
+        v.add_(spare)
+        u.sub_(z_i)
+        torch.sub(theta, z_i, out=spare)
+        norms.add("r1", spare)
+        torch.sub(z_i, u, out=w)
+        norms.add("z_i", z_i)
+        norms.add("u", u)
     state.swap("z", "a")
-    torch.sub(state.z_i, state.z, out=state.b)  # 7: v_i += z_i - z, u_ij += theta_ij - z_i
-    out["r2"] = norms(state.views["b"]) / exchange.P
-    state.v.add_(state.b)
-    state.u.sub_(state.z_i)
-    state.thetas_minus("z_i", out="a")
-    out["r1"] = norms(state.views["a"])
-    out["z_i"] = norms(state.views["z_i"])
-    out["u"] = norms(state.views["u"])
+    out = norms.sums()
+    out["r2"] /= exchange.P  # every rank of the node adds its share
     return out
 
 
@@ -207,7 +228,8 @@ def rebalanced(r2: np.ndarray, s2: np.ndarray, rho: np.ndarray, options: Options
 
 
 def scale_penalty(state: State, level: int, factor: np.ndarray) -> None:
-    """rho *= factor, its duals /= factor, per parameter; level 1: rho1 with u, 2: rho2 with v."""
+    """rho *= factor, its duals /= factor, per parameter; level 1: rho1 with u, 2: rho2 with v. w is
+    stale then."""
     if (factor == 1.0).all():
         return
     if level == 1:
@@ -267,7 +289,8 @@ def run_round(
         scale_penalty(state, 1, rebalanced(squares["r1"], squares["s1"], state.rho1, options))
         if exchange.M > 1:
             scale_penalty(state, 2, rebalanced(squares["r2"], squares["s2"], state.rho2, options))
-    state.pull_changed()
+    if adapt:
+        state.pull_changed()
     width = state.a.element_size()
     return RoundReport(
         round=number,

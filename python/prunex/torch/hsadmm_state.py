@@ -17,6 +17,8 @@ from torch import nn
 from prunex.torch.groups import Family, tensors_of
 from prunex.torch.projection import Dropped, Masks
 
+CACHED = 1 << 15  # elements: eight buffers of 128 KiB fit a core's own cache
+
 
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
     """The tensor's strides if it is dense in some order of dimensions, else row-major ones."""
@@ -77,6 +79,7 @@ class State:
             for p in self.thetas
         ]
         self.families = self._checked(families)
+        self.pieces = self._pieces(CACHED if self.device.type == "cpu" else self.count)
         self.u, self.v, self.z_i, self.z, self.w, self.u_mean, self.a, self.b = (
             torch.zeros(self.count, dtype=self.dtype, device=self.device) for _ in range(8)
         )
@@ -85,6 +88,33 @@ class State:
         flats = ("u", "v", "z_i", "z", "w", "u_mean", "a", "b")
         self.views = {k: self.views_of(getattr(self, k)) for k in flats}
         self.set_masks({f.name: np.ones(f.groups, bool) for f in self.families})
+
+    def _pieces(self, most: int) -> list[tuple[int, int]]:
+        """(parameter, elements) of the pieces of the flat buffers, each in a parameter."""
+        return [
+            (i, min(most, p.numel() - at))
+            for i, p in enumerate(self.thetas)
+            for at in range(0, p.numel(), max(most, 1))
+        ]
+
+    def split(self, *names: str) -> Iterator[tuple[torch.Tensor, ...]]:
+        """The named buffers ("theta": the parameters), piece by piece: several operations on a
+        piece find it in the cache."""
+        sizes = [size for _, size in self.pieces]
+        return zip(
+            *(
+                self._theta_pieces() if n == "theta" else getattr(self, n).split(sizes)
+                for n in names
+            )
+        )
+
+    def _theta_pieces(self) -> Iterator[torch.Tensor]:
+        for p, stride in zip(self.thetas, self.strides):
+            p = p.detach()
+            dense = tuple(p.stride()) == stride
+            flat = p.as_strided((p.numel(),), (1,)) if dense else p.reshape(-1)
+            if p.numel():
+                yield from flat.split(CACHED if self.device.type == "cpu" else p.numel())
 
     def _checked(self, families: Sequence[Family]) -> list[Family]:
         seen: set[str] = set()
@@ -149,11 +179,6 @@ class State:
     def add_thetas_(self, views: Sequence[torch.Tensor]) -> None:
         """views += theta."""
         torch._foreach_add_(list(views), [p.detach() for p in self.thetas])
-
-    def thetas_minus(self, name: str, out: str) -> None:
-        """Buffer `out` <- theta - buffer `name`."""
-        for p, x, y in zip(self.thetas, self.views[name], self.views[out]):
-            torch.sub(p.detach(), x, out=y)
 
     def pull_changed(self) -> None:
         """w = z_i - u, after either has changed."""
