@@ -20,8 +20,8 @@ constexpr size_t kMaxAddress = 64;      // of its text
 
 // What PruneX takes for the device; empty: another network's device, no address.
 std::string address_of(const Config& config, const std::string& device) {
-  const auto devices = nccl::find_devices(config);
-  for (const nccl::Device& d : devices ? *devices : std::vector<nccl::Device>()) {
+  const auto found = nccl::find_devices(config);
+  for (const nccl::Device& d : found ? found->devices : std::vector<nccl::Device>()) {
     if (d.name == device) {
       return host_text(d.address).substr(0, kMaxAddress);
     }

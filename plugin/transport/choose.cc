@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "plugin/base/log.h"
+#include "plugin/transport/socket/wire.h"
 
 namespace prunex::transport {
 namespace {
@@ -132,6 +133,18 @@ Result<Rdma> find_rdma(const Config& config, const verbs::Api* api) {
     return order_of(a.info) < order_of(b.info);
   });
   return found;
+}
+
+Result<SocketAddress> meeting_address(std::string_view handle) {
+  Reader in(std::as_bytes(std::span(handle)));
+  if (get_handle_prefix(in, handle.size(), HandleKind::verbs)) {
+    handle.remove_prefix(kHandlePrefixBytes);  // the listener over TCP is behind it
+  }
+  auto listener = decode_handle(handle);
+  if (!listener) {
+    return tl::unexpected(listener.error());
+  }
+  return listener->address;
 }
 
 std::string summary(const Rdma& rdma) {

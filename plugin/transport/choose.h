@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plugin/base/config.h"
@@ -35,6 +36,9 @@ struct Rdma {
 // As the configuration says. traffic_class: the communicator's of NCCL, below 0: none.
 [[nodiscard]] VerbsOptions verbs_options(const IbConfig& ib, const SocketOptions& meeting,
                                          size_t rail, int traffic_class = -1);
+
+// Where a listener of either network waits.
+[[nodiscard]] Result<SocketAddress> meeting_address(std::string_view handle);
 
 // What a person is told once: the ports that are used, or why none is.
 [[nodiscard]] std::string summary(const Rdma& rdma);
