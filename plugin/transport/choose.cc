@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "plugin/base/address.h"
 #include "plugin/base/log.h"
 #include "plugin/transport/socket/wire.h"
 
@@ -65,6 +66,24 @@ std::string port_names(const Rdma& rdma) {
 }
 
 }  // namespace
+
+std::string device_name(const Rdma& rdma, const RdmaPort& port) {
+  const auto ports =
+      std::count_if(rdma.ports.begin(), rdma.ports.end(),
+                    [&](const RdmaPort& other) { return other.info.device == port.info.device; });
+  return ports > 1 ? port.info.name() : port.info.device;
+}
+
+const Interface& meeting_interface(const verbs::PortInfo& port, std::span<const Interface> chosen) {
+  const auto is_own = [&](const Interface& i) {
+    return std::any_of(port.gids.begin(), port.gids.end(), [&](const verbs::Gid& gid) {
+      const auto own = parse_host(verbs::to_text(gid.bytes), 0);
+      return own && same_host(*own, i.address);
+    });
+  };
+  const auto own = std::find_if(chosen.begin(), chosen.end(), is_own);
+  return own != chosen.end() ? *own : chosen.front();
+}
 
 VerbsOptions verbs_options(const IbConfig& ib, const SocketOptions& meeting, size_t rail,
                            int traffic_class) {

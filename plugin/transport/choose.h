@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "plugin/base/config.h"
+#include "plugin/base/interfaces.h"
 #include "plugin/base/result.h"
 #include "plugin/transport/verbs/verbs.h"
 
@@ -32,6 +34,13 @@ struct Rdma {
 // job would. An error: PRUNEX_TRANSPORT=verbs and there is none, or a setting that no port can
 // keep. `api`: nullptr is libibverbs.so.1.
 [[nodiscard]] Result<Rdma> find_rdma(const Config& config, const verbs::Api* api = nullptr);
+
+// "mlx5_0", or "mlx5_0:2" where several ports of the device are used.
+[[nodiscard]] std::string device_name(const Rdma& rdma, const RdmaPort& port);
+// Where the connections of a port begin: the interface that has one of its addresses, else the
+// first. `chosen`: not empty.
+[[nodiscard]] const Interface& meeting_interface(const verbs::PortInfo& port,
+                                                 std::span<const Interface> chosen);
 
 // As the configuration says. traffic_class: the communicator's of NCCL, below 0: none.
 [[nodiscard]] VerbsOptions verbs_options(const IbConfig& ib, const SocketOptions& meeting,

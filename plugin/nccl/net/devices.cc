@@ -26,13 +26,6 @@ Result<std::vector<Interface>> let_through(std::span<const Interface> have, cons
   return choose_interfaces(*fitting, config.socket_ifname);
 }
 
-bool has_address(const transport::verbs::PortInfo& port, const SocketAddress& address) {
-  return std::any_of(port.gids.begin(), port.gids.end(), [&](const transport::verbs::Gid& gid) {
-    const auto own = parse_host(transport::verbs::to_text(gid.bytes), 0);
-    return own && same_host(*own, address);
-  });
-}
-
 void look_up(const topo::Machine& machine, const std::string& name, Device* d) {
   d->speed_mbps = kAssumedSpeedMbps;
   if (const int nic = topo::find_nic(machine, name); nic >= 0) {
@@ -74,7 +67,7 @@ Result<std::vector<Device>> choose_devices(std::span<const Interface> have,
   return out;
 }
 
-Result<std::vector<Device>> choose_rdma_devices(std::span<const transport::RdmaPort> ports,
+Result<std::vector<Device>> choose_rdma_devices(const transport::Rdma& rdma,
                                                 std::span<const Interface> have,
                                                 const topo::Machine& machine,
                                                 const Config& config) {
@@ -83,22 +76,16 @@ Result<std::vector<Device>> choose_rdma_devices(std::span<const transport::RdmaP
     return tl::unexpected(chosen.error());
   }
   std::vector<Device> out;
-  for (const transport::RdmaPort& p : ports) {
-    const auto ports_of_device = std::count_if(
-        ports.begin(), ports.end(),
-        [&](const transport::RdmaPort& other) { return other.info.device == p.info.device; });
+  for (const transport::RdmaPort& p : rdma.ports) {
     Device d;
     d.rdma = true;
     d.rail = p.rail;
-    d.name = ports_of_device > 1 ? p.info.name() : p.info.device;
+    d.name = transport::device_name(rdma, p);
     look_up(machine, p.info.device, &d);
     // By function and not by GUID, which the functions of one card may share.
     d.guid = Digest().add(d.pci_path).add(p.info.device).value();
     d.port = p.info.port;
-    const auto own = std::find_if(chosen->begin(), chosen->end(), [&](const Interface& i) {
-      return has_address(p.info, i.address);
-    });
-    d.address = own != chosen->end() ? own->address : chosen->front().address;
+    d.address = transport::meeting_interface(p.info, *chosen).address;
     out.push_back(std::move(d));
   }
   return out;
@@ -117,7 +104,7 @@ Result<FoundDevices> find_devices(const Config& config) {
   topo::DiscoverOptions options;
   options.hwloc = false;
   const topo::Machine machine = topo::discover(options);
-  auto devices = rdma->usable() ? choose_rdma_devices(rdma->ports, *have, machine, config)
+  auto devices = rdma->usable() ? choose_rdma_devices(*rdma, *have, machine, config)
                                 : choose_devices(*have, machine, config);
   if (!devices) {
     return tl::unexpected(devices.error());

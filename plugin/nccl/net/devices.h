@@ -37,9 +37,10 @@ inline constexpr int kAssumedSpeedMbps = 10000;
 
 // Pure: one device per usable RDMA port. Its connections begin on the interface that has one of the
 // port's addresses, else on the first that the configuration lets through.
-[[nodiscard]] Result<std::vector<Device>> choose_rdma_devices(
-    std::span<const transport::RdmaPort> ports, std::span<const Interface> have,
-    const topo::Machine& machine, const Config& config);
+[[nodiscard]] Result<std::vector<Device>> choose_rdma_devices(const transport::Rdma& rdma,
+                                                              std::span<const Interface> have,
+                                                              const topo::Machine& machine,
+                                                              const Config& config);
 
 // The same for this machine: RDMA ports where there are any to be used, else interfaces.
 struct FoundDevices {
