@@ -11,7 +11,7 @@
 #   --qps N                queue pairs, 1 to 16 (1)
 #   --runs N               of each measurement; the median counts (5)
 #   --iterations N         messages of a run (32 MiB worth of them, at least 5 and at most 1000)
-#   --prunex PROGRAM       the program `prunex` to compare with, its messages over as many streams as --qps says
+#   --prunex PROGRAM       the program `prunex` to compare with, its messages over as many streams or queue pairs as --qps says
 #   --transport T          its transport (verbs)
 #   --prunex-devices A,B   its devices, where they are not those of --devices (TCP: eth0,eth1)
 #   --timeout S            of the guest (1800)
@@ -150,9 +150,10 @@ perftest_latency() {
 
 # prunex_p2p COLUMN SIZE OPTION...: two processes, so that each has a device of its own.
 prunex_p2p() {
-  local column=$1 size=$2 port other code=0 names=${prunex_devices:-$devices} common
+  local column=$1 size=$2 port other code=0 names=${prunex_devices:-$devices} common lanes=--qps
+  [[ $transport == verbs ]] || lanes=--streams
   common=("$prunex" bench p2p --transport "$transport" --size "$size" --iters "$(iterations_of "$size")"
-    --warmup 20 --streams "$qps" "${@:3}")
+    --warmup 20 "$lanes" "$qps" "${@:3}")
   port=$(free_port)
   local world=(env PRUNEX_WORLD_SIZE=2 "PRUNEX_ROOT=127.0.0.1:$port" timeout -k 5 "$limit")
   PRUNEX_RANK=1 "${world[@]}" "${common[@]}" --device "${names#*,}" >"$work/server" 2>&1 &

@@ -22,7 +22,6 @@ struct Arguments {
   P2pSpec spec;
   std::optional<std::string> sizes, min_bytes, max_bytes, run, pattern;
   std::optional<double> density;
-  std::string transport = "socket";
   uint64_t factor = 2;
   bool all = false, worker = false;
 };
@@ -64,9 +63,11 @@ void add_network_options(CLI::App& app, Arguments& a) {
       ->check(CLI::IsMember({"auto", "compact", "passthrough"}));
   app.add_option("-q,--streams", a.spec.streams, "PRUNEX_STREAMS: TCP streams of a connection")
       ->check(whole_number(1, kP2pMaxStreams));
-  app.add_option("--transport", a.transport, "socket; verbs is not in this build")
-      ->check(CLI::IsMember({"socket", "verbs"}))
-      ->capture_default_str();
+  app.add_option("--transport", a.spec.transport,
+                 "PRUNEX_TRANSPORT: socket; verbs (RDMA); auto: verbs where it can be used")
+      ->check(CLI::IsMember({"auto", "socket", "verbs"}));
+  app.add_option("--qps", a.spec.queue_pairs, "PRUNEX_IB_QPS: RDMA queue pairs of a connection")
+      ->check(whole_number(1, kP2pMaxQueuePairs));
   add_path_option(app, "--plugin", a.spec.plugin,
                   "network plugin of NCCL (libnccl-net-prunex.so, as prunex info finds it)");
   app.add_option("--api", a.spec.api, "version of its table, 6 to 12; 0: the newest it has")
@@ -138,10 +139,9 @@ Result<> interpret_pattern(Arguments& a) {
 }
 
 Result<> interpret(Arguments& a) {
-  if (a.transport == "verbs") {
-    return fail(Code::unsupported,
-                "--transport verbs: this build has no RDMA transport; --transport socket is what "
-                "it has");
+  if (a.spec.queue_pairs > 0 && a.spec.transport == "socket") {
+    return fail(Code::invalid_argument,
+                "--qps is of RDMA, --transport socket has --streams: give one of them");
   }
   if (a.spec.latency && a.spec.bidirectional) {
     return fail(Code::invalid_argument,

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/inventory.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 
 #include "kernels/pack.h"
 #include "plugin/collective/comm_setup.h"
 #include "plugin/nccl/abi/layout.h"
+#include "plugin/transport/choose.h"
 #include "plugin/transport/shm/segment.h"
 #include "tools/text.h"
 #include "topology/discover.h"
@@ -59,17 +58,35 @@ TransportState sockets(Config config) {
   return state;
 }
 
-TransportState verbs(const topo::Machine& machine) {
-  if (void* const handle = ::dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL); handle == nullptr) {
-    return {"verbs", false, ::dlerror()};
+// "rxe0:1 (RoCE v2, GID 1 ::ffff:10.77.0.1, MTU 4096)"
+std::string describe(const transport::RdmaPort& port, const IbConfig& ib) {
+  const auto gid = transport::verbs::choose_gid(port.info, ib.gid_index);
+  return port.info.name() +
+         (gid ? strf(" (%s, GID %d %s, MTU %d)", transport::verbs::to_text(gid->type), gid->index,
+                     transport::verbs::to_text(gid->bytes).c_str(), port.info.mtu)
+              : std::string());
+}
+
+TransportState verbs(const Config& config) {
+  const Result<transport::Rdma> rdma = transport::find_rdma(config);
+  if (!rdma) {
+    return {"verbs", false, rdma.error().text};
   }
-  std::string devices;
-  for (const topo::Nic& nic : machine.nics) {
-    devices += nic.ibdev.empty() ? "" : " " + nic.ibdev;
+  if (!rdma->usable()) {
+    return {"verbs", false,
+            rdma->why_not.empty() ? "not asked for: PRUNEX_TRANSPORT=socket" : rdma->why_not};
   }
-  return {"verbs", false,
-          devices.empty() ? "no RDMA device in /sys/class/infiniband"
-                          : "not used by this version; RDMA devices:" + devices};
+  TransportState state{"verbs", true, {}};
+  for (const transport::RdmaPort& port : rdma->ports) {
+    state.detail += (state.detail.empty() ? "" : ", ") + describe(port, config.ib);
+    state.devices.push_back(transport::device_name(*rdma, port));
+  }
+  for (const auto* notes : {&rdma->warnings, &rdma->notes}) {
+    for (const std::string& note : *notes) {
+      state.detail += "; " + note;
+    }
+  }
+  return state;
 }
 
 void look_at_kernels(const Config& config, Inventory& inventory) {
@@ -180,9 +197,9 @@ Inventory take_inventory(const Environment& environment) {
   look_at_nccl_plugin(environment, loaded.has_value(), inventory);
   look_at_kernels(config, inventory);
   inventory.machine = topo::discover();
-  inventory.transports = {shared_memory(), sockets(config), verbs(inventory.machine)};
+  inventory.transports = {shared_memory(), sockets(config), verbs(config)};
   for (const TransportState& t : inventory.transports) {
-    if (!t.usable && t.name != "verbs") {
+    if (!t.usable && (t.name != "verbs" || config.transport == Choice::verbs)) {
       inventory.problems.push_back("transport " + t.name + ": " + t.detail);
     }
   }

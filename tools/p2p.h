@@ -13,8 +13,10 @@
 namespace prunex::tools {
 
 inline constexpr double kP2pWarmupCapSeconds = 2;
-inline constexpr int kP2pMaxInflight = 32;  // NCCL's own limit per connection
-inline constexpr int kP2pMaxStreams = 64;   // of PRUNEX_STREAMS
+inline constexpr int kP2pMaxInflight = 32;            // NCCL's own limit per connection
+inline constexpr int kP2pMaxStreams = 64;             // of PRUNEX_STREAMS
+inline constexpr int kP2pMaxQueuePairs = 128;         // of PRUNEX_IB_QPS
+inline constexpr const char* kOwnNetwork = "PRUNEX";  // PruneX's name in its tables
 
 enum class P2pPattern : uint8_t { dense = 0, blocks, mask };
 [[nodiscard]] const char* name_of(P2pPattern pattern);
@@ -35,6 +37,8 @@ struct P2pSpec {
   std::string device;     // empty: the first
   std::string mode;       // PRUNEX_NET_MODE; empty: as the environment says
   int streams = 0;        // PRUNEX_STREAMS; 0: as the environment says
+  std::string transport;  // PRUNEX_TRANSPORT; empty: as the environment says
+  int queue_pairs = 0;    // PRUNEX_IB_QPS; 0: as the environment says
   bool gbits = false;     // the table in Gbit/s
   std::string json, csv;  // empty: none; "-": stdout
 };
@@ -69,9 +73,11 @@ struct P2pReport {
   std::string release, peer_release, plugin, network, device;
   int api = 0;
   double connect_us = 0, peer_connect_us = 0;
-  std::string mode;  // in force; empty: not known
-  int streams = 0;   // in force; 0: automatic
-  LinkFacts link;    // pacing is PruneX's: another plugin has none
+  std::string mode;       // in force; empty: not known
+  int streams = 0;        // in force; 0: automatic
+  std::string transport;  // "socket", "verbs"; empty: the network is not PruneX's
+  int queue_pairs = 0;    // in force; of this end, the larger of both counts
+  LinkFacts link;         // pacing is PruneX's: another plugin has none
   std::vector<P2pRow> rows;
 };
 

@@ -21,7 +21,6 @@ namespace prunex::tools {
 namespace {
 
 constexpr const char* kPlugin = "libnccl-net-prunex.so";
-constexpr const char* kOwnNetwork = "PRUNEX";
 constexpr double kMeetSeconds = 60;                   // at most; PRUNEX_TIMEOUT may be less
 constexpr uint64_t kMostBuffers = uint64_t{8} << 30;  // bytes of messages of one kind
 
@@ -106,6 +105,7 @@ Result<> describe(P2pReport& report, const OpenedNet& net, const P2pLink& link, 
   report.network = net.api->name();
   report.api = net.api->version();
   report.device = link.device().name;
+  report.transport = link.transport();
   report.connect_us = link.connect_us();
   const auto theirs = peer.exchange(strf("%.3f", link.connect_us()));
   if (!theirs) {
@@ -117,6 +117,7 @@ Result<> describe(P2pReport& report, const OpenedNet& net, const P2pLink& link, 
   report.link.netlab_rate = environment.lookup("NETLAB_RATE").value_or("");
   if (const auto loaded = load_config(environment)) {
     report.streams = loaded->config.streams;
+    report.queue_pairs = loaded->config.ib.queue_pairs;
     for (const ConfigValue& value : loaded->values) {
       if (value.name == "PRUNEX_NET_MODE") {
         report.mode = value.value;
@@ -207,6 +208,13 @@ int run_p2p_end(const P2pSpec& spec, int rank, const std::string& root) {
   if (spec.streams > 0) {
     ::setenv("PRUNEX_STREAMS", std::to_string(spec.streams).c_str(), 1);
     ::setenv("NCCL_NSOCKS_PERTHREAD", std::to_string(spec.streams).c_str(), 1);
+  }
+  if (!spec.transport.empty()) {
+    ::setenv("PRUNEX_TRANSPORT", spec.transport.c_str(), 1);
+  }
+  if (spec.queue_pairs > 0) {
+    ::setenv("PRUNEX_IB_QPS", std::to_string(spec.queue_pairs).c_str(), 1);
+    ::setenv("NCCL_IB_QPS_PER_CONNECTION", std::to_string(spec.queue_pairs).c_str(), 1);
   }
   const auto loaded = load_config(process_environment());
   if (!loaded) {

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "plugin/base/address.h"
 #include "plugin/base/clock.h"
 #include "plugin/nccl/net/devices.h"
+#include "tools/p2p.h"
 
 namespace prunex::tools {
 namespace {
@@ -18,15 +20,15 @@ namespace {
 constexpr double kConnectSeconds = 30;  // at most; PRUNEX_TIMEOUT may be less
 constexpr size_t kMaxAddress = 64;      // of its text
 
-// What PruneX takes for the device; empty: another network's device, no address.
-std::string address_of(const Config& config, const std::string& device) {
-  const auto devices = nccl::find_devices(config);
-  for (const nccl::Device& d : devices ? *devices : std::vector<nccl::Device>()) {
+// What PruneX takes for the device; nothing: another network's device.
+std::optional<nccl::Device> own_device(const Config& config, const std::string& device) {
+  const auto found = nccl::find_devices(config);
+  for (const nccl::Device& d : found ? found->devices : std::vector<nccl::Device>()) {
     if (d.name == device) {
-      return host_text(d.address).substr(0, kMaxAddress);
+      return d;
     }
   }
-  return {};
+  return std::nullopt;
 }
 
 // Behind an error: the addresses of the two ends, and whether they can meet at all.
@@ -52,6 +54,7 @@ P2pLink& P2pLink::operator=(P2pLink&& other) noexcept {
   std::swap(send_, other.send_);
   std::swap(recv_, other.recv_);
   std::swap(device_, other.device_);
+  std::swap(transport_, other.transport_);
   std::swap(connect_us_, other.connect_us_);
   return *this;
 }
@@ -124,7 +127,10 @@ Result<> P2pLink::establish(int device, const Config& config, P2pPeer& peer) {
   if (const int r = api_->listen(device, handle.data(), &listen_); r != 0) {
     return tl::unexpected(net_error(*api_, "listen", r));
   }
-  const std::string here = address_of(config, device_.name);
+  const auto own = own_device(config, device_.name);
+  const std::string here = own ? host_text(own->address).substr(0, kMaxAddress) : std::string();
+  const bool is_own = own && std::string_view(api_->name()) == kOwnNetwork;
+  transport_ = !is_own ? "" : own->rdma ? "verbs" : "socket";
   auto other = peer.exchange(std::string(handle.data(), handle.size()) + here);
   if (!other) {
     return tl::unexpected(other.error());

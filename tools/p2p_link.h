@@ -25,6 +25,8 @@ class P2pLink {
   [[nodiscard]] void* send_comm() const { return send_; }
   [[nodiscard]] void* recv_comm() const { return recv_; }
   [[nodiscard]] const NetDevice& device() const { return device_; }
+  // "socket" or "verbs"; empty: another network's device.
+  [[nodiscard]] const std::string& transport() const { return transport_; }
   [[nodiscard]] double connect_us() const { return connect_us_; }  // both directions
 
  private:
@@ -37,6 +39,7 @@ class P2pLink {
   NetApi* api_ = nullptr;
   void *listen_ = nullptr, *send_ = nullptr, *recv_ = nullptr;
   NetDevice device_;
+  std::string transport_;
   double connect_us_ = 0;
 };
 

@@ -145,7 +145,8 @@ std::string p2p_json(const P2pSpec& spec, const P2pReport& report) {
   j["plugin"] = report.plugin;
   j["network"] = report.network;
   j["api"] = report.api;
-  j["transport"] = "socket";
+  j["transport"] = report.transport.empty() ? Json(nullptr) : Json(report.transport);
+  j["qps"] = report.transport == "verbs" ? Json(report.queue_pairs) : Json(nullptr);
   j["device"] = report.device;
   j["netlab"] = report.link.netlab.empty()
                     ? Json(nullptr)
@@ -212,12 +213,15 @@ std::string p2p_csv(const P2pSpec& spec, const P2pReport& report) {
 
 std::string p2p_table(const P2pSpec& spec, const P2pReport& report) {
   std::string text =
-      strf("# prunex bench p2p: network %s (v%d) of %s, device %s\n", report.network.c_str(),
-           report.api, report.plugin.c_str(), report.device.c_str());
-  text += strf("# release %s, the other end %s; mode %s, streams %s, %d in flight, %s%s\n",
+      strf("# prunex bench p2p: network %s (v%d) of %s, device %s%s\n", report.network.c_str(),
+           report.api, report.plugin.c_str(), report.device.c_str(),
+           report.transport.empty() ? "" : (", transport " + report.transport).c_str());
+  const bool rdma = report.transport == "verbs";
+  const int lanes = rdma ? report.queue_pairs : report.streams;
+  text += strf("# release %s, the other end %s; mode %s, %s %s, %d in flight, %s%s\n",
                report.release.c_str(), report.peer_release.c_str(),
-               report.mode.empty() ? "-" : report.mode.c_str(),
-               report.streams == 0 ? "auto" : std::to_string(report.streams).c_str(),
+               report.mode.empty() ? "-" : report.mode.c_str(), rdma ? "queue pairs" : "streams",
+               lanes == 0 ? "auto" : std::to_string(lanes).c_str(),
                spec.latency ? 1 : spec.inflight, spec.bidirectional ? "both directions, " : "",
                spec.check ? "every byte checked" : "not checked");
   text += link_line(2, report.link, "connection");

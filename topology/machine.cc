@@ -158,7 +158,8 @@ int find_gpu(const Machine& machine, std::string_view bus_id, std::string_view u
 
 int find_nic(const Machine& machine, std::string_view name) {
   for (size_t i = 0; i < machine.nics.size(); ++i) {
-    if (!name.empty() && (machine.nics[i].netdev == name || machine.nics[i].ibdev == name)) {
+    if (!name.empty() && (machine.nics[i].netdev == name || machine.nics[i].ibdev == name ||
+                          machine.nics[i].ibdev == name.substr(0, name.find(':')))) {
       return static_cast<int>(i);
     }
   }

@@ -198,7 +198,7 @@ prunex_result_t prunex_comm_info(prunex_comm_t comm, prunex_comm_info_t* info) {
                           ? 1
                           : 0;
     info->rails = world.rails;
-    copy_text(world.nodes.size() > 1 ? "socket" : "shm", info->transport, sizeof info->transport);
+    copy_text(c.transport(), info->transport, sizeof info->transport);
     return {};
   });
 }

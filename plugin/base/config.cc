@@ -1,33 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plugin/base/config_rows.h"
-
-#include <strings.h>
-
-#include <array>
-#include <charconv>
 #include <cstdlib>
 #include <iterator>
-#include <system_error>
-#include <utility>
 
 #include "plugin/base/address.h"
+#include "plugin/base/config_parse.h"
 #include "plugin/base/interfaces.h"
 
 extern char** environ;
 
 namespace prunex {
 namespace {
-
-template <class Int>
-bool parse_int(std::string_view text, Int lo, Int hi, Int* out) {
-  Int value{};
-  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (ec != std::errc() || end != text.data() + text.size() || value < lo || value > hi) {
-    return false;
-  }
-  *out = value;
-  return true;
-}
 
 const char* parse_timeout(std::string_view text, Config& out) {
   // strtod would follow the locale's decimal comma.
@@ -38,19 +20,6 @@ const char* parse_timeout(std::string_view text, Config& out) {
   }
   out.timeout_s = value;
   return kOk;
-}
-
-template <class Value, size_t N>
-const char* parse_choice(std::string_view text,
-                         const std::array<std::pair<std::string_view, Value>, N>& choices,
-                         Value* out) {
-  for (const auto& [name, value] : choices) {
-    if (name.size() == text.size() && strncasecmp(name.data(), text.data(), name.size()) == 0) {
-      *out = value;
-      return kOk;
-    }
-  }
-  return kNotInRange;
 }
 
 using LevelChoice = std::pair<std::string_view, LogLevel>;
@@ -249,6 +218,47 @@ constexpr ParsedRow kTable[] = {
     {{"PRUNEX_SOCKET_IFNAME", "network interfaces to use",
       "list of prefixes a,b; ^a,b all others; =a,b whole names", "", "NCCL_SOCKET_IFNAME"},
      parse_ifname},
+    {{"PRUNEX_TRANSPORT",
+      "network between nodes; auto: verbs (RDMA) where it can be used, else socket; verbs: an "
+      "error where it cannot",
+      "auto|socket|verbs", "auto", nullptr},
+     parse_transport},
+    {{"PRUNEX_IB_DISABLE", "1: no RDMA", "0 or 1", "0", "NCCL_IB_DISABLE"},
+     parse_ib_disable,
+     parse_nccl_ib_disable},
+    {{"PRUNEX_IB_HCA", "RDMA devices and ports to use",
+      "list of prefixes mlx5_0,mlx5_1:1; ^a,b all others; =a,b whole names", "", "NCCL_IB_HCA"},
+     parse_ib_hca},
+    {{"PRUNEX_IB_GID_INDEX",
+      "entry of the port's GID table; -1: RoCE v2 first, routable first, IPv4 first", "-1 to 65535",
+      "-1", "NCCL_IB_GID_INDEX"},
+     parse_ib_gid_index},
+    {{"PRUNEX_IB_TC", "traffic class; -1: the communicator's in NCCL, else 0", "-1 to 255", "-1",
+      "NCCL_IB_TC"},
+     parse_ib_traffic_class},
+    {{"PRUNEX_IB_SL", "service level; -1: the communicator's traffic class in NCCL, else 0",
+      "-1 to 15", "-1", "NCCL_IB_SL"},
+     parse_ib_service_level},
+    {{"PRUNEX_IB_TIMEOUT",
+      "a packet is sent again after 4.096 us * 2^n without an answer; 0: never", "0 to 31", "20",
+      "NCCL_IB_TIMEOUT"},
+     parse_ib_timeout},
+    {{"PRUNEX_IB_RETRY_CNT", "how often a packet is sent again", "0 to 7", "7",
+      "NCCL_IB_RETRY_CNT"},
+     parse_ib_retry_count},
+    {{"PRUNEX_IB_PKEY",
+      "partition: index into the port's table, or a key of it; -1: the first valid one; RoCE has "
+      "only index 0",
+      "-1 to 65535 or 0xffff", "-1", "NCCL_IB_PKEY"},
+     parse_ib_pkey,
+     parse_nccl_ib_pkey},
+    {{"PRUNEX_IB_QPS", "queue pairs per connection; the larger of both ends' counts", "1 to 128",
+      "1", "NCCL_IB_QPS_PER_CONNECTION"},
+     parse_ib_qps},
+    {{"PRUNEX_IB_RELAXED_ORDERING",
+      "PCI relaxed ordering of message data; 2: where the device has it", "0, 1 or 2", "2",
+      "NCCL_IB_PCI_RELAXED_ORDERING"},
+     parse_ib_relaxed_ordering},
     {{"PRUNEX_PORT_RANGE", "TCP ports that may be bound", "lo-hi, 1 <= lo <= hi <= 65535", "",
       nullptr},
      parse_ports},

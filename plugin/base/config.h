@@ -21,6 +21,20 @@ enum class OnMismatch : int { dense = 0, error };
 enum class Tuner : int { off = 0, simple, collnet };
 enum class NetMode : int { automatic = 0, compact, passthrough };
 enum class Family : int { any = 0, v4, v6 };
+enum class Choice : int { automatic = 0, socket, verbs };
+
+struct IbConfig {            // PRUNEX_IB_…, each with NCCL's twin
+  bool disable = false;      // PRUNEX_IB_DISABLE
+  std::string hca;           // PRUNEX_IB_HCA: NCCL's grammar
+  int gid_index = -1;        // PRUNEX_IB_GID_INDEX; -1: chosen
+  int traffic_class = -1;    // PRUNEX_IB_TC; -1: NCCL's communicator's, else 0
+  int service_level = -1;    // PRUNEX_IB_SL; -1: likewise
+  int timeout = 20;          // PRUNEX_IB_TIMEOUT: 4.096 us * 2^n
+  int retry_count = 7;       // PRUNEX_IB_RETRY_CNT
+  int pkey = -1;             // PRUNEX_IB_PKEY: index or key; -1: the first valid one
+  int queue_pairs = 1;       // PRUNEX_IB_QPS
+  int relaxed_ordering = 2;  // PRUNEX_IB_RELAXED_ORDERING; 2: where the device has it
+};
 
 struct Config {
   double timeout_s = 1800;          // PRUNEX_TIMEOUT: per call and for bootstrap, seconds
@@ -39,8 +53,10 @@ struct Config {
   Family family = Family::any;  // PRUNEX_SOCKET_FAMILY (NCCL_SOCKET_FAMILY)
   NetMode net_mode = NetMode::automatic;  // PRUNEX_NET_MODE=auto|compact|passthrough
   std::string metrics_file;               // PRUNEX_METRICS_FILE: Prometheus text; empty: none
-  std::string algorithm;      // PRUNEX_ALGORITHM=auto|exchange|scatter; empty or auto: by the table
-  Tuner tuner = Tuner::off;   // PRUNEX_TUNER=off|simple|collnet: what to make NCCL prefer
+  std::string algorithm;     // PRUNEX_ALGORITHM=auto|exchange|scatter; empty or auto: by the table
+  Tuner tuner = Tuner::off;  // PRUNEX_TUNER=off|simple|collnet: what to make NCCL prefer
+  Choice transport = Choice::automatic;  // PRUNEX_TRANSPORT=auto|socket|verbs
+  IbConfig ib;
   uint64_t pacing_bit_s = 0;  // PRUNEX_PACING_RATE: of a node's link, each direction; 0: as it is
 };
 

@@ -24,6 +24,7 @@
 #include "plugin/collective/masked_layout.h"
 #include "plugin/collective/point_to_point.h"
 #include "plugin/collective/request.h"
+#include "plugin/transport/choose.h"
 #include "plugin/transport/transport.h"
 
 namespace prunex::collective {
@@ -78,6 +79,8 @@ class Comm {
   [[nodiscard]] const topo::World& world() const { return context_.world; }
   [[nodiscard]] int rank() const { return context_.rank; }
   [[nodiscard]] CommStats stats() const;
+  // Between nodes: "verbs" or "socket"; "shm" where there is one node.
+  [[nodiscard]] const std::string& transport() const { return transport_; }
   [[nodiscard]] const std::string& topology_text() const { return topology_text_; }
 
  private:
@@ -135,6 +138,8 @@ class Comm {
   CommOptions options_;
   std::string topology_text_;
   std::unique_ptr<Control> control_;
+  transport::Rdma rdma_;           // of this rank
+  std::string transport_ = "shm";  // between nodes; "shm": there is one node
   std::vector<std::unique_ptr<transport::Transport>> networks_;  // by rail, where this rank leads
   std::vector<std::unique_ptr<transport::Listener>> listeners_;  // by rail
   std::unique_ptr<PointToPoint> messages_;                       // null in a world of one

@@ -12,7 +12,7 @@
 #include "plugin/base/wire.h"
 #include "plugin/collective/comm.h"
 #include "plugin/collective/comm_setup.h"
-#include "plugin/transport/socket/socket.h"
+#include "plugin/collective/networks.h"
 #include "topology/render.h"
 
 namespace prunex::collective {
@@ -119,7 +119,9 @@ Result<> Comm::build() {
 }
 
 Result<> Comm::join() {
-  auto own = own_facts(options_.config);
+  auto rdma = transport::find_rdma(options_.config);
+  auto own = rdma ? own_facts(options_.config, *rdma)
+                  : Result<topo::RankFacts>(tl::unexpected(rdma.error()));
   const Result<> mine = own ? Result<>() : Result<>(tl::unexpected(own.error()));
   auto records = agree(mine, own ? topo::encode(*own) : std::string());
   if (!records) {
@@ -134,6 +136,8 @@ Result<> Comm::join() {
     }
     facts.push_back(std::move(*one));
   }
+  rdma_ = *std::move(rdma);
+  settle_nics(facts);
   topo::WorldOptions world_options;
   world_options.max_rails = options_.config.rails;
   // At most one more round for ranks that cannot share memory, and one without extra rails.
@@ -284,6 +288,14 @@ Result<> Comm::connect_leaders(const std::vector<topo::RankFacts>& facts, bool& 
     return {};
   }
   const topo::Node& node = world.nodes[context_.node];
+  const NetworkChoice choice = choose_network(world, facts);
+  transport_ = choice.rdma ? "verbs" : "socket";
+  if (context_.rank == 0) {
+    PRUNEX_LOG(info, "%s", choice.why.c_str());
+  }
+  if (context_.leads_any()) {
+    tell(rdma_);
+  }
   Result<> mine;
   WireAppender handles;
   for (size_t rail = 0; rail < rails; ++rail) {
@@ -292,17 +304,13 @@ Result<> Comm::connect_leaders(const std::vector<topo::RankFacts>& facts, bool& 
       transport::SocketOptions options;
       const int nic = node.leaders[rail].nic;
       const auto& nics = facts[static_cast<size_t>(context_.rank)].nics;
-      if (nic >= 0) {
-        if (auto at = parse_host(nics[static_cast<size_t>(nic)].address, 0)) {
-          options.address = *at;
-        }
-      }
       if (auto range = parse_port_range(options_.config.port_range)) {
         options.ports = *range;
       }
       options.streams = options_.config.streams;
       options.pacing_rate = connection_rate(options_.config.pacing_bit_s, world.nodes.size());
-      auto network = transport::open_socket_transport(options);
+      auto network = open_network(choice, options_.config, rdma_,
+                                  nic < 0 ? nullptr : &nics[static_cast<size_t>(nic)], options);
       if (network) {
         networks_[rail] = std::move(*network);
         auto listener = networks_[rail]->listen();

@@ -6,6 +6,7 @@
 
 #include "plugin/base/digest.h"
 #include "plugin/base/interfaces.h"
+#include "plugin/collective/networks.h"
 #include "topology/discover.h"
 
 namespace prunex::collective {
@@ -14,7 +15,7 @@ namespace {
 // More than this per rank would not fit beside others in a container's /dev/shm.
 constexpr size_t kSharedBytesPerRank = 8 << 20;
 
-Result<std::vector<topo::NicFacts>> usable_nics(const Config& config) {
+Result<std::vector<topo::NicFacts>> usable_nics(const Config& config, const transport::Rdma& rdma) {
   auto have = list_interfaces();
   if (!have) {
     return tl::unexpected(have.error());
@@ -38,18 +39,7 @@ Result<std::vector<topo::NicFacts>> usable_nics(const Config& config) {
       }
     }
   }
-  std::vector<topo::NicFacts> nics;
-  for (const Interface& i : *chosen) {
-    const bool known = std::any_of(nics.begin(), nics.end(),
-                                   [&](const topo::NicFacts& n) { return n.name == i.name; });
-    if (!known) {
-      topo::NicFacts nic;
-      nic.name = i.name;
-      nic.address = host_text(i.address);
-      nics.push_back(std::move(nic));
-    }
-  }
-  return nics;
+  return nics_of(rdma, *chosen);
 }
 
 }  // namespace
@@ -106,8 +96,8 @@ uint64_t connection_rate(uint64_t link_bit_s, size_t nodes) {
   return std::max<uint64_t>(link_bit_s / 8 / peers / busy, 1);
 }
 
-Result<topo::RankFacts> own_facts(const Config& config) {
-  auto nics = usable_nics(config);
+Result<topo::RankFacts> own_facts(const Config& config, const transport::Rdma& rdma) {
+  auto nics = usable_nics(config, rdma);
   if (!nics) {
     return tl::unexpected(nics.error());
   }
@@ -115,6 +105,7 @@ Result<topo::RankFacts> own_facts(const Config& config) {
   options.rank = config.rank;
   options.node_id = config.node_id;
   options.nics = std::move(*nics);
+  options.transports |= rdma.usable() ? topo::kTransportVerbs : 0U;
   return topo::local_facts(options);
 }
 

@@ -7,6 +7,7 @@
 #include "plugin/base/config.h"
 #include "plugin/collective/node_memory.h"
 #include "plugin/collective/table.h"
+#include "plugin/transport/choose.h"
 #include "topology/facts.h"
 #include "topology/world.h"
 
@@ -19,6 +20,7 @@ namespace prunex::collective {
 // Bytes per second at which one connection between leaders may send, so that all of a leader
 // together come to the rate of its link. 0: no limit.
 [[nodiscard]] uint64_t connection_rate(uint64_t link_bit_s, size_t nodes);
-[[nodiscard]] Result<topo::RankFacts> own_facts(const Config& config);
+[[nodiscard]] Result<topo::RankFacts> own_facts(const Config& config,
+                                                const transport::Rdma& rdma = {});
 
 }  // namespace prunex::collective

@@ -164,6 +164,69 @@ TEST(Config, rates_have_a_unit_and_bounds) {
   }
 }
 
+TEST(Config, rdma_defaults_are_nccls) {
+  const Config c = good({});
+  EXPECT_EQ(c.transport, Choice::automatic);
+  EXPECT_FALSE(c.ib.disable);
+  EXPECT_EQ(c.ib.timeout, 20);
+  EXPECT_EQ(c.ib.retry_count, 7);
+  EXPECT_EQ(c.ib.queue_pairs, 1);
+  for (const int unset : {c.ib.gid_index, c.ib.traffic_class, c.ib.service_level, c.ib.pkey}) {
+    EXPECT_EQ(unset, -1);
+  }
+}
+
+TEST(Config, rdma_variables_and_nccls_mean_the_same) {
+  EXPECT_EQ(good({{"PRUNEX_TRANSPORT", "verbs"}}).transport, Choice::verbs);
+  EXPECT_EQ(good({{"NCCL_IB_HCA", "^=mlx5_1:1,mlx5_2"}}).ib.hca, "^=mlx5_1:1,mlx5_2");
+  EXPECT_EQ(good({{"NCCL_IB_HCA", "mlx5_0:1:3:0"}}).ib.hca, "mlx5_0:1:3:0") << "rail and plane";
+  EXPECT_EQ(good({{"NCCL_IB_GID_INDEX", "3"}}).ib.gid_index, 3);
+  EXPECT_EQ(good({{"NCCL_IB_TC", "106"}, {"NCCL_IB_SL", "5"}}).ib.traffic_class, 106);
+  EXPECT_EQ(good({{"NCCL_IB_TC", "106"}, {"NCCL_IB_SL", "5"}}).ib.service_level, 5);
+  EXPECT_EQ(good({{"NCCL_IB_TIMEOUT", "22"}}).ib.timeout, 22);
+  EXPECT_EQ(good({{"NCCL_IB_TIMEOUT", "22"}, {"PRUNEX_IB_TIMEOUT", "14"}}).ib.timeout, 14);
+  EXPECT_EQ(good({{"NCCL_IB_RETRY_CNT", "0"}}).ib.retry_count, 0);
+  EXPECT_EQ(good({{"NCCL_IB_QPS_PER_CONNECTION", "4"}}).ib.queue_pairs, 4);
+  EXPECT_EQ(good({{"NCCL_IB_PCI_RELAXED_ORDERING", "0"}}).ib.relaxed_ordering, 0);
+  EXPECT_TRUE(good({{"NCCL_IB_DISABLE", "1"}}).ib.disable);
+  EXPECT_TRUE(good({{"NCCL_IB_DISABLE", "2"}}).ib.disable) << "as NCCL: any but 0";
+  EXPECT_FALSE(good({{"NCCL_IB_DISABLE", "1"}, {"PRUNEX_IB_DISABLE", "0"}}).ib.disable);
+}
+
+TEST(Config, partition_keys_by_index_or_key) {
+  EXPECT_EQ(good({{"PRUNEX_IB_PKEY", "0x8001"}}).ib.pkey, 0x8001);
+  EXPECT_EQ(good({{"PRUNEX_IB_PKEY", "0"}}).ib.pkey, 0);
+  EXPECT_EQ(good({{"NCCL_IB_PKEY", "2"}}).ib.pkey, 2);
+  EXPECT_EQ(good({{"NCCL_IB_PKEY", "0"}}).ib.pkey, -1) << "NCCL's default chooses nothing";
+}
+
+TEST(Config, rdma_junk_is_an_error_with_its_range) {
+  const std::vector<std::pair<const char*, const char*>> junk = {
+      {"PRUNEX_TRANSPORT", "rdma"},
+      {"PRUNEX_IB_HCA", "^"},
+      {"PRUNEX_IB_HCA", "mlx5_0:"},
+      {"PRUNEX_IB_HCA", "mlx5_0:x"},
+      {"PRUNEX_IB_HCA", "mlx5_0:256"},
+      {"PRUNEX_IB_HCA", "a,,b"},
+      {"PRUNEX_IB_GID_INDEX", "-2"},
+      {"PRUNEX_IB_TC", "256"},
+      {"PRUNEX_IB_SL", "16"},
+      {"PRUNEX_IB_TIMEOUT", "32"},
+      {"PRUNEX_IB_RETRY_CNT", "8"},
+      {"PRUNEX_IB_PKEY", "0x10000"},
+      {"PRUNEX_IB_PKEY", "0x"},
+      {"PRUNEX_IB_PKEY", "0x-1"},
+      {"PRUNEX_IB_QPS", "0"},
+      {"PRUNEX_IB_QPS", "129"},
+      {"PRUNEX_IB_DISABLE", "yes"},
+      {"PRUNEX_IB_RELAXED_ORDERING", "3"},
+      {"NCCL_IB_QPS_PER_CONNECTION", "a"},
+      {"NCCL_IB_TIMEOUT", "fast"}};
+  for (const auto& [name, value] : junk) {
+    EXPECT_THAT(fault({{name, value}}), HasSubstr(std::string(name) + "=" + value));
+  }
+}
+
 TEST(Config, every_fault_is_named) {
   EXPECT_THAT(fault({{"PRUNEX_STREAMS", "abc"}, {"PRUNEX_ISA", "neon"}, {"PRUNEX_RANK", "1"}}),
               AllOf(HasSubstr("PRUNEX_STREAMS=abc"), HasSubstr("PRUNEX_ISA=neon"),

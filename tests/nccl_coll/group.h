@@ -62,7 +62,7 @@ inline std::shared_ptr<Context> context_with(const Config& config) {
   settings->config = config;
   auto devices = find_devices(config);
   EXPECT_TRUE(devices);
-  settings->devices = *std::move(devices);
+  settings->devices = std::move(devices->devices);
   auto context = std::make_shared<Context>(1);
   context->settings = std::move(settings);
   return context;

@@ -16,9 +16,9 @@ namespace prunex::nccl {
 namespace coll {
 namespace {
 
-struct Memory {  // a registration: host memory needs none
-  void* data;
-  size_t bytes;
+struct Memory {
+  std::shared_ptr<transport::Transport> transport;  // outlives the region
+  std::unique_ptr<transport::Region> region;
 };
 
 // What NCCL holds pointers to, by kind; never destroyed: calls may come during exit.
@@ -120,7 +120,12 @@ int reg_mr(void* comm, void* data, size_t bytes, int type, void** mr) {
           strf("memory of type %d: this device takes host memory (type %d)", type, kPtrHost)
               .c_str());
     }
-    auto memory = std::make_unique<Memory>(Memory{data, bytes});
+    const auto& transport = static_cast<CollComm*>(comm)->transport();
+    auto region = transport->register_memory(data, bytes);
+    if (!region) {
+      return report(region.error());
+    }
+    auto memory = std::make_unique<Memory>(Memory{transport, *std::move(region)});
     handed().memories.add(memory.get());
     *mr = memory.release();
     return kSuccess;

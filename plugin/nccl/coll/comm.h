@@ -90,6 +90,9 @@ class CollComm {
   [[nodiscard]] Result<bool> test(Request& request);
 
   [[nodiscard]] size_t nodes() const { return nodes_; }
+  [[nodiscard]] const std::shared_ptr<transport::Transport>& transport() const {
+    return setup_.transport;
+  }
   [[nodiscard]] size_t self() const { return setup_.self; }
   [[nodiscard]] CollStats stats() const;
   [[nodiscard]] bool dead() const { return dead_.has_value(); }

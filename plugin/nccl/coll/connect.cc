@@ -6,7 +6,7 @@
 
 #include "plugin/base/clock.h"
 #include "plugin/base/log.h"
-#include "plugin/transport/socket/wire.h"
+#include "plugin/transport/choose.h"
 
 namespace prunex::nccl::coll {
 namespace {
@@ -22,11 +22,11 @@ Result<CollHandle> decode_handle(std::span<const std::byte> bytes) {
   }
   CollHandle out;
   out.transport = *std::move(inner);
-  auto listener = transport::decode_handle(out.transport);
-  if (!listener) {
-    return tl::unexpected(listener.error());
+  auto address = transport::meeting_address(out.transport);
+  if (!address) {
+    return tl::unexpected(address.error());
   }
-  out.address = to_text(listener->address);
+  out.address = to_text(*address);
   return out;
 }
 

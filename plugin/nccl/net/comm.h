@@ -61,6 +61,9 @@ class NetComm : public Object {
   int test(Request& request, int* done, int* bytes);
 
   [[nodiscard]] const Context& context() const { return *link_.context; }
+  [[nodiscard]] const std::shared_ptr<transport::Transport>& transport() const {
+    return link_.transport;
+  }
   [[nodiscard]] bool from_before_fork() const { return made_at_ != forks(); }
 
  protected:
@@ -82,6 +85,8 @@ class NetComm : public Object {
   [[nodiscard]] ContextStats& stats() { return *link_.context->stats; }
   // The connection is of no use any more: says why once, answers the code for ever.
   int broken(const Error& why);
+  // Nobody writes to this side's memory from then on.
+  void disconnect() { link_.connection.reset(); }
   int broken_connection() { return broken(connection().error()); }
 
   // kSuccess, or why nothing can be done with this comm any more.
@@ -105,6 +110,7 @@ class SendComm final : public NetComm {
   enum class Stage : uint8_t { undecided, encoding, ready };
   struct Send : Request {
     const std::byte* data = nullptr;
+    const transport::Region* region = nullptr;
     Protocol protocol = Protocol::unknown;
     Stage stage = Stage::undecided;
     transport::Ticket ticket = 0;
@@ -124,7 +130,7 @@ class SendComm final : public NetComm {
 
   std::array<Send, kMaxRequests> sends_;
   Fifo<Send> waiting_, posted_;  // in the order of isend()
-  SideBuffers buffers_;
+  SideBuffers buffers_{*transport()};
   size_t encoded_in_flight_ = 0;
   MessageEncoder encoder_;
   Backoff backoff_;
@@ -136,8 +142,9 @@ class RecvComm final : public NetComm {
  public:
   static constexpr Tag kTag = Tag::recv;
   explicit RecvComm(Link link);
+  ~RecvComm() override { disconnect(); }  // before its buffers go
 
-  int irecv(void* data, size_t bytes, bool polled, void** request);
+  int irecv(void* data, size_t bytes, const Memory* memory, bool polled, void** request);
 
  private:
   struct Recv : Request, transport::Aside {
@@ -156,7 +163,7 @@ class RecvComm final : public NetComm {
 
   std::array<Recv, kMaxRequests> recvs_;
   Fifo<Recv> posted_, encoded_;  // in the order of irecv()
-  SideBuffers buffers_;
+  SideBuffers buffers_{*transport()};
   SideBuffer bounce_;  // for polled buffers
   MessageDecoder decoder_;
   bool decoding_ = false;

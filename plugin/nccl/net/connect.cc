@@ -9,7 +9,9 @@
 #include "plugin/base/address.h"
 #include "plugin/base/clock.h"
 #include "plugin/base/log.h"
-#include "plugin/transport/socket/socket.h"
+#include "plugin/base/process.h"
+#include "plugin/transport/choose.h"
+#include "plugin/transport/handle.h"
 
 namespace prunex::nccl {
 namespace {
@@ -42,6 +44,20 @@ InTheMaking& in_the_making() {
   return *one;
 }
 
+uint8_t hello_transport(const transport::Transport& transport) {
+  return static_cast<uint8_t>(transport.name() == "verbs" ? transport::HandleKind::verbs
+                                                          : transport::HandleKind::socket);
+}
+
+// Behind an error of two ends that chose different networks.
+std::string other_network(const Settings& settings) {
+  const bool rdma = !settings.devices.empty() && settings.devices.front().rdma;
+  return strf(
+      "; this node uses %s: `prunex info` says on each node why; PRUNEX_TRANSPORT=socket on "
+      "all nodes goes round it",
+      rdma ? "RDMA, the other could not" : "TCP, the other RDMA");
+}
+
 Result<std::shared_ptr<Making>> begin(const std::shared_ptr<Context>& context, int device,
                                       std::span<const std::byte, kHandleBytes> handle) {
   auto peer = read_handle(handle);
@@ -53,10 +69,15 @@ Result<std::shared_ptr<Making>> begin(const std::shared_ptr<Context>& context, i
     return tl::unexpected(opened.error());
   }
   NetHello hello;
+  hello.transport = hello_transport(**opened);
   hello.tuner = context->settings->config.tuner;
   auto connecting = (*opened)->connect(*peer, encode(hello), context->settings->config.timeout_s);
   if (!connecting) {
-    return tl::unexpected(connecting.error());
+    Error e = connecting.error();
+    if (e.code == Code::mismatch) {
+      e.text += other_network(*context->settings);
+    }
+    return tl::unexpected(std::move(e));
   }
   auto making = std::make_shared<Making>();
   making->context = context.get();
@@ -69,14 +90,12 @@ Result<std::shared_ptr<Making>> begin(const std::shared_ptr<Context>& context, i
 
 }  // namespace
 
-Result<std::shared_ptr<transport::Transport>> open_device(const Context& context, int device) {
-  const Settings& settings = *context.settings;
-  if (device < 0 || static_cast<size_t>(device) >= settings.devices.size()) {
-    return fail(Code::invalid_argument,
-                strf("device %d of %zu: the first is 0", device, settings.devices.size()));
-  }
+namespace {
+
+Result<std::unique_ptr<transport::Transport>> open_afresh(const Settings& settings,
+                                                          const Device& device, int traffic_class) {
   transport::SocketOptions options;
-  options.address = settings.devices[static_cast<size_t>(device)].address;
+  options.address = device.address;
   options.streams = settings.config.streams;
   options.stall_s = settings.config.timeout_s;
   options.refused_s = kRefusedS;
@@ -86,11 +105,32 @@ Result<std::shared_ptr<transport::Transport>> open_device(const Context& context
     return tl::unexpected(ports.error());
   }
   options.ports = *ports;
-  auto opened = transport::open_socket_transport(options);
+  return device.rdma ? transport::open_verbs_transport(transport::verbs_options(
+                           settings.config.ib, options, device.rail, traffic_class))
+                     : transport::open_socket_transport(options);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<transport::Transport>> open_device(const Context& context, int device) {
+  const Settings& settings = *context.settings;
+  if (device < 0 || static_cast<size_t>(device) >= settings.devices.size()) {
+    return fail(Code::invalid_argument,
+                strf("device %d of %zu: the first is 0", device, settings.devices.size()));
+  }
+  const std::lock_guard lock(settings.open->mutex);
+  auto& place = settings.open->all[{device, context.traffic_class, forks()}];
+  if (auto open = place.lock()) {
+    return open;
+  }
+  auto opened =
+      open_afresh(settings, settings.devices[static_cast<size_t>(device)], context.traffic_class);
   if (!opened) {
     return tl::unexpected(opened.error());
   }
-  return std::shared_ptr<transport::Transport>(std::move(*opened));
+  std::shared_ptr<transport::Transport> out = *std::move(opened);
+  place = out;
+  return out;
 }
 
 Result<std::unique_ptr<ListenComm>> listen(std::shared_ptr<Context> context, int device,

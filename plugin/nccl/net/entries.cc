@@ -43,6 +43,13 @@ T* tagged(void* pointer) {
   return object != nullptr && object->tag == T::kTag ? static_cast<T*>(object) : nullptr;
 }
 
+NetComm* net_comm(void* pointer) {
+  if (auto* sending = tagged<SendComm>(pointer)) {
+    return sending;
+  }
+  return tagged<RecvComm>(pointer);
+}
+
 int init(void** ctx, uint64_t comm_id, int traffic_class, Logger logger) {
   return guard("init", [&]() -> int {
     if (ctx == nullptr) {
@@ -179,7 +186,18 @@ int reg_mr(void* comm, void* data, size_t bytes, int type, void** mr) {
                                    type, kPtrHost)
                                   .c_str());
     }
-    hand_out(std::make_unique<Memory>(data, bytes, type), mr);
+    NetComm* owner = net_comm(comm);
+    if (owner == nullptr) {
+      return invalid("regMr", "neither a sending nor a receiving comm");
+    }
+    auto region = owner->transport()->register_memory(data, bytes);
+    if (!region) {
+      return report(region.error());
+    }
+    auto memory = std::make_unique<Memory>(data, bytes, type);
+    memory->transport = owner->transport();
+    memory->region = *std::move(region);
+    hand_out(std::move(memory), mr);
     return kSuccess;
   });
 }
@@ -213,7 +231,8 @@ int isend(void* comm, void* data, size_t bytes, int, void* mr, void** request) {
   });
 }
 
-int irecv(void* comm, int n, void** data, const size_t* bytes, const int*, void**, void** request) {
+int irecv(void* comm, int n, void** data, const size_t* bytes, const int*, void** mrs,
+          void** request) {
   return guard("irecv", [&]() -> int {
     auto* receiving = tagged<RecvComm>(comm);
     if (receiving == nullptr || request == nullptr || data == nullptr || bytes == nullptr) {
@@ -226,7 +245,8 @@ int irecv(void* comm, int n, void** data, const size_t* bytes, const int*, void*
       return invalid("irecv", "NULL data");
     }
     const bool polled = reinterpret_cast<uintptr_t>(*request) == kOptionalRecv;
-    return receiving->irecv(data[0], bytes[0], polled, request);
+    return receiving->irecv(data[0], bytes[0], tagged<Memory>(mrs == nullptr ? nullptr : mrs[0]),
+                            polled, request);
   });
 }
 

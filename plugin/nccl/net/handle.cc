@@ -91,11 +91,11 @@ Result<NetHello> decode_net_hello(std::string_view bytes, Tuner tuner) {
   if (!in.ok() || magic != kHelloMagic) {
     return fail(Code::mismatch, strf("a caller of %zu bytes is no PruneX plugin", bytes.size()));
   }
-  if (out.version != kNetVersion || out.transport != 1 || out.rails != 1) {
+  if (out.version != kNetVersion || (out.transport != 1 && out.transport != 3) || out.rails != 1) {
     return fail(Code::mismatch,
                 strf("a peer's plugin speaks version %u over transport %u with %u rails, this one "
-                     "version %u over transport 1 with 1 rail: install the same release of PruneX "
-                     "on all nodes",
+                     "version %u over transport 1 or 3 with 1 rail: install the same release of "
+                     "PruneX on all nodes",
                      unsigned{out.version}, unsigned{out.transport}, unsigned{out.rails},
                      unsigned{kNetVersion}));
   }

@@ -69,11 +69,12 @@ Result<std::shared_ptr<const Settings>> load_settings() {
   if (auto isa = select_isa(out->config.isa); !isa) {
     return tl::unexpected(isa.error());
   }
-  auto devices = find_devices(out->config);
-  if (!devices) {
-    return tl::unexpected(devices.error());
+  auto found = find_devices(out->config);
+  if (!found) {
+    return tl::unexpected(found.error());
   }
-  out->devices = std::move(*devices);
+  transport::tell(found->rdma);
+  out->devices = std::move(found->devices);
   return std::shared_ptr<const Settings>(std::move(out));
 }
 
@@ -97,8 +98,8 @@ Result<std::shared_ptr<Context>> Host::open(uint64_t comm_id, int traffic_class,
     start_metrics(settings_->config.metrics_file);
     std::string list;
     for (const Device& d : settings_->devices) {
-      list +=
-          strf("%s%s %s", list.empty() ? "" : ", ", d.name.c_str(), host_text(d.address).c_str());
+      list += strf("%s%s %s%s", list.empty() ? "" : ", ", d.name.c_str(), d.rdma ? "by RDMA, " : "",
+                   host_text(d.address).c_str());
     }
     PRUNEX_LOG(info, "using %zu device%s: %s", settings_->devices.size(),
                settings_->devices.size() == 1 ? "" : "s", list.c_str());

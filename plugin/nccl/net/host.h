@@ -4,10 +4,12 @@
 // handlers, after those of a library.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "plugin/base/config.h"
@@ -16,6 +18,7 @@
 #include "plugin/nccl/net/devices.h"
 #include "plugin/nccl/net/object.h"
 #include "plugin/nccl/stats.h"
+#include "plugin/transport/transport.h"
 
 namespace prunex::nccl {
 
@@ -25,10 +28,19 @@ struct FifoBytes {
   size_t ll = 524288, ll128 = 4915200, simple = 4194304;
 };
 
+// The transports that are open, shared by all that is on a device: an RDMA device is opened once,
+// however many connections it has, and closed with the last.
+struct OpenTransports {
+  using Key = std::tuple<int, int, uint32_t>;  // device, traffic class, forks() when opened
+  std::mutex mutex;
+  std::map<Key, std::weak_ptr<transport::Transport>> all;
+};
+
 struct Settings {
   Config config;
   FifoBytes fifo;
   std::vector<Device> devices;
+  std::unique_ptr<OpenTransports> open = std::make_unique<OpenTransports>();
 };
 
 // One of NCCL's communicators.

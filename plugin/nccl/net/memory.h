@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What regMr hands out. The kernel's sockets copy from anywhere, so that a registration is only
-// what it says about the buffer.
+// What regMr hands out: what it says about the buffer, and its registration with the transport.
 #pragma once
 #include <cstddef>
+#include <memory>
 
 #include "plugin/nccl/internal_table.h"
 #include "plugin/nccl/net/host.h"
 #include "plugin/nccl/net/object.h"
+#include "plugin/transport/transport.h"
 
 namespace prunex::nccl {
 
@@ -15,7 +16,9 @@ struct Memory : Object {
   Memory(void* d, size_t b, int t) : Object(kTag), data(d), bytes(b), type(t) {}
   void* data;
   size_t bytes;
-  int type;  // kPtrHost, …
+  int type;                                         // kPtrHost, …
+  std::shared_ptr<transport::Transport> transport;  // outlives the region
+  std::unique_ptr<transport::Region> region;
 };
 
 // NCCL's three protocols use buffers of different lengths. LL and LL128 are polled by the GPU while

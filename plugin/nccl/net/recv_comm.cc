@@ -13,7 +13,7 @@ RecvComm::RecvComm(Link link) : NetComm(kTag, std::move(link)) {
   }
 }
 
-int RecvComm::irecv(void* data, size_t bytes, bool polled, void** request) {
+int RecvComm::irecv(void* data, size_t bytes, const Memory* memory, bool polled, void** request) {
   *request = nullptr;
   if (const int status = usable(); status != kSuccess) {
     return status;
@@ -26,7 +26,8 @@ int RecvComm::irecv(void* data, size_t bytes, bool polled, void** request) {
   r.data = static_cast<std::byte*>(data);
   r.capacity = bytes;
   r.polled = polled;
-  const transport::Io io = connection().irecv(r.data, r.capacity, nullptr, &r.ticket, &r);
+  const transport::Io io = connection().irecv(
+      r.data, r.capacity, memory == nullptr ? nullptr : memory->region.get(), &r.ticket, &r);
   if (io == transport::Io::failed) {
     return broken_connection();
   }

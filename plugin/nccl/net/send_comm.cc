@@ -23,6 +23,7 @@ SendComm::~SendComm() {
   while (usable() == kSuccess && !(waiting_.empty() && posted_.empty()) && !deadline.passed()) {
     (void)pump();
   }
+  disconnect();
 }
 
 int SendComm::isend(const void* data, size_t bytes, const Memory* memory, void** request) {
@@ -37,6 +38,7 @@ int SendComm::isend(const void* data, size_t bytes, const Memory* memory, void**
   Send& s = *free;
   s.data = static_cast<const std::byte*>(data);
   s.bytes = bytes;
+  s.region = memory == nullptr ? nullptr : memory->region.get();
   s.protocol = protocol_of(thread_hint(&context()), memory, context().settings->fifo);
   s.stage = Stage::undecided;
   s.kind = WireKind::raw;
@@ -57,9 +59,10 @@ int SendComm::pump() {
       break;
     }
     const bool encoded = static_cast<bool>(s.side);
-    const transport::Io io = encoded ? connection().isend(s.side.memory.get(), s.side_bytes,
-                                                          nullptr, &s.ticket, transport::kAside)
-                                     : connection().isend(s.data, s.bytes, nullptr, &s.ticket);
+    const transport::Io io =
+        encoded ? connection().isend(s.side.memory.get(), s.side_bytes, s.side.region.get(),
+                                     &s.ticket, transport::kAside)
+                : connection().isend(s.data, s.bytes, s.region, &s.ticket);
     if (io == transport::Io::failed) {
       return broken_connection();
     }
