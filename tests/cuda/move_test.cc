@@ -63,9 +63,9 @@ void expect_tiles_cover(const cuda::Lowered& plan, uint32_t tile) {
 
 void check_slice(const Case& c, DType type, const std::byte* buffer, const Slice& s,
                  const cuda::Lowered& plan, const Grid& grid, size_t shift) {
-  SCOPED_TRACE(::testing::Message() << c.name << " " << prunex::name_of(type) << " kept ["
-                                  << s.kept_begin << ", " << s.kept_end << ") shift " << shift
-                                  << " threads " << grid.threads);
+  SCOPED_TRACE(::testing::Message()
+               << c.name << " " << prunex::name_of(type) << " kept [" << s.kept_begin << ", "
+               << s.kept_end << ") shift " << shift << " threads " << grid.threads);
   const size_t size = size_of(type);
   const size_t bytes = (s.kept_end - s.kept_begin) * size;
   const cuda::Range range{s.elem_begin, s.elem_end, s.kept_begin};
@@ -199,6 +199,48 @@ TEST_F(CudaMove, random_buckets_of_compiled_masks) {
       return;
     }
   }
+}
+
+// Rows longer than a tile's row may be (tile.h, kMaxStride), with and without dropped ones between.
+TEST_F(CudaMove, rows_of_more_than_a_million_columns) {
+  Rng rng(5);
+  constexpr uint64_t kColumns = cuda::kMaxStride + 4321;
+  for (const uint64_t gap : {0, 77}) {
+    MaskBuilder b(3 + 5 * (kColumns + gap));
+    const int32_t p = b.pattern(random_bits(rng, kColumns, 0.4, 3));
+    b.panel(3, 2, kColumns + gap, kColumns, p);
+    b.panel(3 + 4 * (kColumns + gap), 1, kColumns + gap, kColumns, p);
+    const Case c = make_case("long rows", {b.build()}, {3 + 5 * (kColumns + gap)});
+    const cuda::Lowered plan = cuda::lower(c.layout, 16384);
+    expect_tiles_cover(plan, 16384);
+    std::vector<std::byte> buffer(c.layout.count * 2);
+    fill(c, DType::bf16, rng, 1000, buffer.data());
+    check_slice(c, DType::bf16, buffer.data(), cut(c, 0, c.layout.kept), plan, {7, 256}, 2);
+    const Slice middle = cut(c, c.layout.kept / 5, c.layout.kept / 5 + 100'000);
+    check_slice(c, DType::bf16, buffer.data(), middle, plan, {7, 256}, 0);
+  }
+}
+
+// What the device reads besides the data: tiles and pattern words, for ResNet-50's largest layers
+// with filters and channels at half density.
+TEST_F(CudaMove, index_traffic_is_small) {
+  Rng rng(6);
+  const auto share = [&](int64_t filters, int64_t channels, int64_t window) {
+    testing::OwnedSpec owned;
+    owned.spec.ndim = 3;
+    owned.spec.sizes = {filters, channels, window};
+    owned.keep[0] = random_bits(rng, static_cast<size_t>(filters), 0.5);
+    owned.keep[1] = random_bits(rng, static_cast<size_t>(channels), 0.5);
+    const auto mask = std::make_shared<CompiledMask>(*compile(owned.get()));
+    const Case c = make_case("conv", {mask}, {mask->count});
+    const cuda::Lowered plan = cuda::lower(c.layout, 4096);
+    const double index = static_cast<double>(plan.tiles.size() * sizeof(cuda::Tile) +
+                                             plan.words.size() * sizeof(cuda::Word));
+    return index / static_cast<double>(mask->count * sizeof(float));
+  };
+  EXPECT_LT(share(512, 512, 9), 0.01);
+  EXPECT_LT(share(2048, 1024, 1), 0.01);
+  EXPECT_LT(share(256, 64, 1), 0.08);
 }
 
 }  // namespace
