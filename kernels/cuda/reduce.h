@@ -45,10 +45,10 @@ PRUNEX_HD void reduce_flat(const Reduction& r, uint64_t count, uint64_t thread, 
 
 template <class A>
 PRUNEX_HD void reduce_tile(const Reduction& r, const Tile& tile, const Word* words,
-                           const Range& range, uint32_t thread, uint32_t threads,
-                           Auditor* auditor) {
+                           const Range& range, uint32_t thread, uint32_t threads, bool audit,
+                           Auditor& auditor) {
   const Part part = part_of(tile, range);
-  if (tile.kind == TileKind::dropped && auditor == nullptr) {
+  if (tile.kind == TileKind::dropped && !audit) {
     return;
   }
   const auto size = static_cast<uint32_t>(size_of(r.in));
@@ -57,8 +57,8 @@ PRUNEX_HD void reduce_tile(const Reduction& r, const Tile& tile, const Word* wor
     const uint64_t element = tile.elem + i;
     if (group.bits != 0) {
       reduce_one<A>(r, static_cast<uint64_t>(packed_base(tile, range) + group.offset), element);
-    } else if (auditor != nullptr) {
-      auditor->dropped(tile, i, load_bytes(r.source[r.own] + element * size, size));
+    } else if (audit) {
+      auditor.dropped(tile, i, load_bytes(r.source[r.own] + element * size, size));
     }
   }
 }

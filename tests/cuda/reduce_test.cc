@@ -139,7 +139,8 @@ TEST(CudaReduce, one_source_strided_as_on_the_host) {
     cuda::with_accumulator(in, [&](auto acc) {
       for_each_thread({2, 64}, plan, range, [&](const cuda::Tile& tile, uint32_t thread) {
         cuda::Auditor auditor{in, cuda::value_bits(in), {}};
-        cuda::reduce_tile<decltype(acc)>(r, tile, plan.words.data(), range, thread, 64, &auditor);
+        cuda::reduce_tile<decltype(acc)>(r, tile, plan.words.data(), range, thread, 64, true,
+                                         auditor);
         found = cuda::merge(found, auditor.found);
       });
     });
