@@ -13,12 +13,12 @@
 #include <string>
 
 #include "kernels/mask.h"
-#include "tests/cuda/device_support.h"
+#include "tools/cuda_device.cuh"
 
 namespace {
 
 using namespace prunex;
-using test::DeviceMemory;
+using tools::DeviceMemory;
 
 struct Subject {
   std::string name;
@@ -162,12 +162,12 @@ double copy_seconds(int rounds, double bytes) {
 }
 
 void measure(const Subject& subject, int rounds, std::vector<Row>& rows) {
-  const cuda::Table& table = *test::cuda_library().table;
-  const cuda::DeviceFacts& facts = test::cuda_library().facts;
+  const cuda::Table& table = *tools::cuda_library().table;
+  const cuda::DeviceFacts& facts = tools::cuda_library().facts;
   const size_t size = size_of(subject.type);
   const Layout& layout = subject.layout;
   const cuda::Tuning& tuning = cuda::tuning_of(static_cast<uint32_t>(facts.arch));
-  const test::DevicePlan plan(
+  const tools::DevicePlan plan(
       layout, cuda::tile_elements(tuning, static_cast<uint32_t>(facts.sms), layout.count, size));
   const DeviceMemory buffer(layout.count * size), packed(layout.kept * size);
   const DeviceMemory scratch(table.scratch_bytes()), record(sizeof(cuda::AuditRecord));
@@ -223,7 +223,7 @@ void write_json(const char* path, const std::vector<Row>& rows) {
     std::perror(path);
     return;
   }
-  std::fprintf(file, "{\"device\": \"%s\", \"rows\": [\n", test::cuda_library().facts.name);
+  std::fprintf(file, "{\"device\": \"%s\", \"rows\": [\n", tools::cuda_library().facts.name);
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row& r = rows[i];
     std::fprintf(file,
@@ -252,8 +252,8 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  if (!test::cuda_library().missing.empty()) {
-    std::fprintf(stderr, "cuda_pack_bench: %s\n", test::cuda_library().missing.c_str());
+  if (!tools::cuda_library().missing.empty()) {
+    std::fprintf(stderr, "cuda_pack_bench: %s\n", tools::cuda_library().missing.c_str());
     return 77;
   }
   std::vector<Row> rows;

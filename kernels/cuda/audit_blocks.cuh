@@ -4,7 +4,7 @@
 #pragma once
 #include <cub/warp/warp_reduce.cuh>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/launch.cuh"
 
 namespace prunex::cuda {
 

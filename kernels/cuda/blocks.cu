@@ -6,7 +6,7 @@
 
 #include <cub/device/device_scan.cuh>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/scratch.h"
 
 namespace prunex::cuda {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <new>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/launch.cuh"
 
 namespace prunex::cuda {
 namespace {

@@ -8,11 +8,15 @@
 
 #include "kernels/exact.h"
 #include "kernels/pack.h"
-#include "tests/cuda/device_support.h"
 #include "tests/kernels/pack_support.h"
+#include "tools/cuda_device.cuh"
 
 namespace prunex::test {
 namespace {
+
+using tools::cuda_library;
+using tools::CudaLibrary;
+using tools::DeviceMemory;
 
 class CudaDeviceIndex : public testing::Test {
  protected:

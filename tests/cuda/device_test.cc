@@ -4,11 +4,16 @@
 #include <gtest/gtest.h>
 
 #include "kernels/pack.h"
-#include "tests/cuda/device_support.h"
 #include "tests/kernels/pack_support.h"
+#include "tools/cuda_device.cuh"
 
 namespace prunex::test {
 namespace {
+
+using tools::cuda_library;
+using tools::CudaLibrary;
+using tools::DeviceMemory;
+using tools::DevicePlan;
 
 class CudaDevice : public testing::Test {
  protected:

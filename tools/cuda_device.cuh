@@ -14,7 +14,7 @@
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/tuning.h"
 
-namespace prunex::test {
+namespace prunex::tools {
 
 // The table, or why there is none. TEST_CUDA_LIBRARY: the library's path.
 struct CudaLibrary {
@@ -143,4 +143,4 @@ class DevicePlan {
   cuda::Plan* plan_ = nullptr;
 };
 
-}  // namespace prunex::test
+}  // namespace prunex::tools
