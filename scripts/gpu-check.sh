@@ -161,11 +161,11 @@ sanitizer_tests() {
 }
 no_gpu() { echo "no NVIDIA GPU here" && return 77; }
 write_json() {
-  local i
+  local i sep=''
   {
     printf '{"gpu": "%s", "arch": "%s", "seconds": %s, "steps": [' "$gpu" "$arch" "$(since "$started")"
     for i in "${!names[@]}"; do
-      printf '%s\n  {"name": "%s", "result": "%s", "seconds": %s}' "${sep:-}" "${names[i]}" "${results[i]}" "${times[i]}"
+      printf '%s\n  {"name": "%s", "result": "%s", "seconds": %s}' "$sep" "${names[i]}" "${results[i]}" "${times[i]}"
       sep=,
     done
     printf '],\n"pack": %s}\n' "$(cat "$out/pack.json" 2>/dev/null || echo null)"
