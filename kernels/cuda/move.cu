@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kMaxThreads, kAudit ? 3 : 4)
 }
 
 template <int kMove>
-__global__ void __launch_bounds__(kMaxThreads) unpack_kernel(const Move m) {
+__global__ void __launch_bounds__(kMaxThreads, 4) unpack_kernel(const Move m) {
   for (uint32_t t = blockIdx.x; t < m.num_tiles; t += gridDim.x) {
     unpack_one<kMove>(m.tiles[t], m.words, m.from, m.range, m.to, m.type, threadIdx.x, blockDim.x);
   }
