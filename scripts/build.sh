@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing (Debian and Ubuntu packages, as root or through sudo), configures and builds.
 #
-#   scripts/build.sh [--sanitizer address|thread] [--no-tests]
+#   scripts/build.sh [--sanitizer address|thread] [--no-tests] [--all-archs]
 #
 #   --sanitizer address   into build-asan/: AddressSanitizer and UndefinedBehaviorSanitizer
 #   --sanitizer thread    into build-tsan/: ThreadSanitizer
 #   --no-tests            neither builds the tests nor installs GoogleTest (not with a sanitizer)
+#   --all-archs           CUDA kernels for sm_80, sm_90 and sm_100, not sm_90 alone; fetches nvcc from PyPI
+#                         where there is none
 #
 # Without options into build/, optimised. Again: only what changed, and without network.
 set -euo pipefail
@@ -14,7 +16,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 program=build
 
-sanitizer=none tests=true folder=build
+sanitizer=none tests=true folder=build all_archs=false
 while (($#)); do
   case $1 in
     --sanitizer)
@@ -27,6 +29,7 @@ while (($#)); do
       shift 2
       ;;
     --no-tests) tests=false && shift ;;
+    --all-archs) all_archs=true && shift ;;
     -h | --help) show_help && exit 0 ;;
     *) usage_error "unknown option '$1'" ;;
   esac
@@ -39,11 +42,18 @@ install_packages "${packages[@]}"
 
 options="-Dtests=$tests -Dsanitizer=none"
 [[ $sanitizer == none ]] || options=$(sanitizer_options "$sanitizer")
+if [[ $all_archs == true ]]; then
+  [[ $sanitizer == none ]] || usage_error "the kernels are not built with a sanitizer"
+  cuda_from_pypi || die "no CUDA toolkit in /usr/local/cuda, and PyPI cannot be reached"
+  options+=" -Dcuda=enabled -Dnvcc_archs=80,90,100"
+else
+  [[ $sanitizer != none ]] || options+=" -Dcuda=auto -Dnvcc_archs=90"
+fi
 # shellcheck disable=SC2086
 configure_tree "$folder" $options
 ninja_tree "$folder"
 
 [[ $tests == true ]] || say "tests were not built"
-for result in tools/prunex plugin/libprunex.so plugin/libnccl-net-prunex.so; do
+for result in tools/prunex plugin/libprunex.so plugin/libnccl-net-prunex.so kernels/cuda/libprunex-cuda.so; do
   [[ ! -e $repo_root/$folder/$result ]] || echo "$folder/$result"
 done

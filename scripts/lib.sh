@@ -100,6 +100,23 @@ tool_from_pypi() {
   echo "$path"
 }
 
+# The parts of the CUDA toolkit that compile the kernels, from PyPI, where kernels/cuda/meson.build looks
+# for them. Nothing when /usr/local/cuda has them all. Fails quietly (no network).
+cuda_from_pypi() {
+  local folder=$repo_root/.venv-tools/cuda version=13.0
+  local wheels=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88
+    nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85)
+  if [[ -x /usr/local/cuda/bin/nvcc && -e /usr/local/cuda/lib64/libcudart_static.a ]] &&
+    [[ -e /usr/local/cuda/include/cccl/cub/version.cuh || -e /usr/local/cuda/include/cub/version.cuh ]]; then
+    return 0
+  fi
+  [[ ! -e $folder/$version.installed ]] || return 0
+  [[ -x $repo_root/.venv-tools/bin/pip ]] || python3 -m venv "$repo_root/.venv-tools" >/dev/null 2>&1 || return 1
+  "$repo_root/.venv-tools/bin/pip" install --quiet --disable-pip-version-check --no-deps --retries 1 \
+    --timeout 60 --target "$folder" "${wheels[@]}" >"$repo_root/.venv-tools/pip.log" 2>&1 || return 1
+  touch "$folder/$version.installed"
+}
+
 # ---- building -----------------------------------------------------------------------------------------
 
 # Old distributions: a meson before 1.0 (Ubuntu 22.04) is replaced by one from PyPI.

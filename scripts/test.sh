@@ -26,7 +26,7 @@ done
 
 # Not inside a build folder: configuring one anew empties it.
 readonly logs=$repo_root/build-logs
-readonly asan_suites=(base kernels topology bootstrap transport collective api nccl tools)
+readonly asan_suites=(base kernels cuda topology bootstrap transport collective api nccl tools)
 # What has threads, or ranks that are threads; of the plugin's suites what is marked so.
 readonly tsan_suites=(topology transport collective api threads)
 fuzz_seconds=10 # of each target
