@@ -97,7 +97,7 @@ void VerbsConnection::on_notice(uint32_t place) {
 // Where such a message goes; nullptr: nowhere, and the connection is broken.
 std::byte* VerbsConnection::target_of(const RecvOp& op, Mark mark, uint64_t bytes) {
   if ((mark & kAside) != 0) {
-    void* room = op.aside == nullptr ? nullptr : op.aside->room(bytes);
+    void* room = op.aside == nullptr ? nullptr : op.aside->room(bytes).memory;
     if (room == nullptr) {
       break_with(Code::mismatch,
                  strf("a message of %zu bytes came that goes aside, and the receive has %s",
