@@ -260,13 +260,24 @@ TEST(Reports, B20_messages_are_cut_at_the_ports_limit) {
   auto t = open_fake_verbs(world);
   Pair p = make_pair(*t, *t);
   ASSERT_TRUE(p.a && p.b);
+  const auto out = pattern((size_t{5} << 20) + 4097, 1);
+  std::vector<std::byte> into(out.size());
+  auto from = t->register_memory(const_cast<std::byte*>(out.data()), out.size()),
+       to = t->register_memory(into.data(), into.size());
+  ASSERT_TRUE(from && to);
   world.forget_sent();
-  exchange(*p.a, *p.b, pattern((size_t{5} << 20) + 4097, 1));
+  Ticket s = 0, r = 0;
+  size_t bytes = 0;
+  ASSERT_EQ(p.b->irecv(into.data(), into.size(), to->get(), &r), Io::done);
+  ASSERT_EQ(p.a->isend(out.data(), out.size(), from->get(), &s), Io::done);
+  ASSERT_EQ(finish(*p.b, p.a.get(), r, &bytes), Io::done);
+  ASSERT_EQ(finish(*p.a, p.b.get(), s, &bytes), Io::done);
+  EXPECT_EQ(into, out);
   uint64_t data = 0, writes = 0;
-  for (const auto& s : world.sent()) {
-    EXPECT_LE(s.bytes, 1U << 20);
-    data += s.bytes > 64 ? s.bytes : 0;
-    writes += s.bytes > 64 ? 1 : 0;
+  for (const auto& one : world.sent()) {
+    EXPECT_LE(one.bytes, 1U << 20);
+    data += one.bytes > 64 ? one.bytes : 0;
+    writes += one.bytes > 64 ? 1 : 0;
   }
   EXPECT_EQ(data, (size_t{5} << 20) + 4097);
   EXPECT_EQ(writes, 6U);
