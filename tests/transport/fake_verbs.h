@@ -58,6 +58,7 @@ struct Sent {  // one posted work request
   uint64_t bytes;
   bool is_inline;
   uint32_t qp_num;
+  size_t device;
 };
 
 struct State;

@@ -246,7 +246,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
         work.bytes.insert(work.bytes.end(), from, from + piece.length);
       }
     }
-    world->sent.push_back({wr->opcode, work.length, is_inline, pair.qp_num});
+    world->sent.push_back({wr->opcode, work.length, is_inline, pair.qp_num, context->index});
     ++pair.outstanding;
     if (pair.state == IBV_QPS_ERR) {
       world->complete(pair.send_cq,

@@ -13,6 +13,8 @@
 #include "tests/transport/fake_verbs.h"
 #include "tests/transport/pair.h"
 
+#define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+
 namespace prunex::transport {
 
 inline std::unique_ptr<Transport> open_fake_verbs(fake::World& world, VerbsOptions options = {}) {
@@ -20,6 +22,21 @@ inline std::unique_ptr<Transport> open_fake_verbs(fake::World& world, VerbsOptio
   auto t = open_verbs_transport(options);
   EXPECT_TRUE(t) << t.error().text;
   return t ? std::move(*t) : nullptr;
+}
+
+// One message between registered buffers; both ends checked.
+inline void exchange_registered(Transport& transport, Pair& p, const std::vector<std::byte>& out) {
+  std::vector<std::byte> into(out.size());
+  auto from = transport.register_memory(const_cast<std::byte*>(out.data()), out.size()),
+       to = transport.register_memory(into.data(), into.size());
+  ASSERT_TRUE(from && to);
+  Ticket s = 0, r = 0;
+  size_t bytes = 0;
+  ASSERT_EQ(p.b->irecv(into.data(), into.size(), to->get(), &r), Io::done);
+  ASSERT_EQ(p.a->isend(out.data(), out.size(), from->get(), &s), Io::done);
+  ASSERT_EQ(finish(*p.b, p.a.get(), r, &bytes), Io::done) << p.b->error().text;
+  ASSERT_EQ(finish(*p.a, p.b.get(), s, &bytes), Io::done) << p.a->error().text;
+  EXPECT_EQ(into, out);
 }
 
 // Registers whatever is sent or received, as users do who can: once per buffer and operation.
