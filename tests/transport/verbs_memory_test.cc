@@ -99,7 +99,13 @@ TEST(VerbsMemory, what_was_given_back_is_not_found_again_though_in_flight) {
   ASSERT_TRUE(again);
   EXPECT_EQ(world.registrations(), before + 1);
   EXPECT_EQ(world.live().regions, live + 1);
-  exchange(*p.a, *p.b, pattern(1, 1));  // ends that receive too, as a message of its own
+  const auto out = pattern(pages.bytes, 1);
+  Ticket s = 0;
+  size_t bytes = 0;
+  ASSERT_EQ(p.a->isend(out.data(), out.size(), nullptr, &s), Io::done);
+  ASSERT_EQ(finish(*p.b, p.a.get(), r, &bytes), Io::done) << p.b->error().text;
+  EXPECT_EQ(memcmp(pages.data, out.data(), bytes), 0);
+  EXPECT_EQ(world.live().regions, live);
 }
 
 TEST(VerbsMemory, unregistered_memory_is_copied_and_never_registered) {
@@ -196,7 +202,9 @@ TEST(VerbsMemory, a_device_or_library_without_relaxed_order_gives_the_strict_one
 
 TEST(VerbsMemory, device_memory_is_left_to_the_device) {
   World world({fake::plain_device()});
-  auto t = open_fake_verbs(world);
+  VerbsOptions options;
+  options.device_memory = true;
+  auto t = open_fake_verbs(world, options);
   Pair p = make_pair(*t, *t);
   ASSERT_TRUE(p.a && p.b);
   Pages from(32), to(32);
@@ -218,6 +226,22 @@ TEST(VerbsMemory, device_memory_is_left_to_the_device) {
     ASSERT_EQ(sent.size(), 2U);  // the credit, and the data from where they are
     EXPECT_FALSE(sent[1].is_inline);
     EXPECT_EQ(sent[1].bytes, n);
+  }
+  // Host memory and messages aside work beside it.
+  for (const size_t n : {size_t{0}, size_t{100}, size_t{100'000}}) {
+    exchange(*p.a, *p.b, pattern(n, n));
+    struct Side : Aside {
+      Room room(size_t) override { return {memory.data(), nullptr}; }
+      std::vector<std::byte> memory = std::vector<std::byte>(100'000);
+    } side;
+    const auto out = pattern(n, n);
+    Ticket s = 0, r = 0;
+    size_t bytes = 0;
+    ASSERT_EQ(p.b->irecv(to.data, to.bytes, target->get(), &r, &side), Io::done);
+    ASSERT_EQ(p.a->isend(out.data(), n, nullptr, &s, kAside), Io::done);
+    ASSERT_EQ(finish(*p.b, p.a.get(), r, &bytes), Io::done) << p.b->error().text;
+    ASSERT_EQ(finish(*p.a, p.b.get(), s, &bytes), Io::done);
+    EXPECT_TRUE(std::equal(out.begin(), out.end(), side.memory.begin()));
   }
 }
 

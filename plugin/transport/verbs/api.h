@@ -18,7 +18,8 @@ namespace prunex::transport::verbs {
   X(get_device_name)                                                                            \
   X(open_device)                                                                                \
   X(close_device)                                                                               \
-  X(query_device) X(query_gid) X(query_pkey) X(alloc_pd) X(dealloc_pd) X(reg_mr) X(dereg_mr)    \
+  X(query_device)                                                                               \
+  X(query_gid) X(query_pkey) X(alloc_pd) X(dealloc_pd) X(reg_mr) X(dereg_mr)                    \
       X(create_comp_channel) X(destroy_comp_channel) X(create_cq) X(destroy_cq) X(get_cq_event) \
           X(ack_cq_events) X(create_qp) X(modify_qp) X(destroy_qp) X(get_async_event)           \
               X(ack_async_event) X(wc_status_str)

@@ -123,6 +123,9 @@ class VerbsConnection final : public Connection {
   bool source(int slot, size_t lane, size_t bytes, QueuePair::Write* write);
   bool post_write(const QueuePair::Write& write, size_t lane, uint64_t id);
   [[nodiscard]] bool has_room(size_t lane) const;
+  [[nodiscard]] static bool is_eager(size_t bytes, const Endpoint& taker) {
+    return bytes == 0 || (bytes <= kEagerBytes && taker.takes_eager);
+  }
   void ask(SendOp& op);
   [[nodiscard]] const Credit* credit_of(uint32_t sequence) const;
   void on_credit(uint32_t place);

@@ -106,6 +106,7 @@ Result<> Handshake::prepare() {
     return tl::unexpected<Error>(board.error());
   }
   parts_.board = *std::move(board);
+  parts_.own.takes_eager = !parts_.domain->options().device_memory;
   parts_.own.board = reinterpret_cast<uint64_t>(parts_.board->at(0, 0, 0));
   return {};
 }

@@ -130,7 +130,7 @@ void VerbsConnection::on_ask(const Notice& notice) {
       is_posted(next_arrival_) && notice.sequence - next_arrival_ < next_receive_ - next_arrival_;
   RecvOp* op = posted ? &receives_[receive_order_[notice.sequence % kPlaces]] : nullptr;
   if (op == nullptr || op->granted || (notice.mark & kAside) == 0 || op->received > 0 ||
-      notice.bytes <= kEagerBytes) {
+      is_eager(notice.bytes, parts_.own)) {
     break_protocol("a question about no receive");
     return;
   }
@@ -224,8 +224,8 @@ void VerbsConnection::deliver(RecvOp& op, Immediate::Kind kind, Mark mark, uint6
     }
     if (op.memory && op.memory->on_device() && bytes > 0) {
       break_with(Code::unsupported,
-                 strf("a message of %zu bytes came before its receive into device memory was "
-                      "posted; post such receives first, or receive into host memory",
+                 strf("a message of %zu bytes came by way of host memory, and its receive is into "
+                      "device memory: open the transport for such",
                       static_cast<size_t>(bytes)));
       return;
     }

@@ -77,7 +77,7 @@ bool VerbsConnection::post_message(int slot) {
   if (op.in_pieces) {
     return post_pieces(slot);
   }
-  if (op.bytes <= kEagerBytes && op.sequence - peer_consumed_ < kPlaces) {
+  if (is_eager(op.bytes, parts_.peer) && op.sequence - peer_consumed_ < kPlaces) {
     return post_eager(slot);
   }
   ask(op);
@@ -93,14 +93,14 @@ void VerbsConnection::find_place(SendOp& op) {
   op.capacity = credit->capacity;
   op.too_long = op.bytes > credit->capacity;
   op.has_place = credit->address != 0 || op.bytes == 0;
-  op.in_pieces = !op.has_place && op.bytes > kEagerBytes;
+  op.in_pieces = !op.has_place && !is_eager(op.bytes, parts_.peer);
   op.address = credit->address;
   op.keys = credit->keys;
 }
 
 // A message that needs an answer first asks as soon as it can, before its turn.
 void VerbsConnection::ask(SendOp& op) {
-  if (op.asked || (op.mark & kAside) == 0 || op.bytes <= kEagerBytes ||
+  if (op.asked || (op.mark & kAside) == 0 || is_eager(op.bytes, parts_.peer) ||
       credit_of(op.sequence) == nullptr || due_count_ > kDuePlaces / 2) {
     return;
   }

@@ -40,6 +40,8 @@ struct VerbsOptions {
   uint8_t timeout = 20;             // PRUNEX_IB_TIMEOUT: 4.096 us * 2^n until a packet is resent
   uint8_t retry_count = 7;          // PRUNEX_IB_RETRY_CNT, 0 to 7
   uint32_t inline_bytes = 128;      // asked of the device; it may give less
+  bool device_memory = false;       // receives may be into memory of register_dmabuf(): then
+                                    // nothing comes before its receive is posted
   double stall_s = 0;               // a transfer that began goes on within so long; 0: whenever
   uint32_t first_sequence = 0;      // tests start near the wrap; said by the connecting end
 };

@@ -108,6 +108,7 @@ std::array<std::byte, kEndpointBytes> encode(const Endpoint& e) {
       .put(kWireVersion)
       .put(static_cast<uint16_t>(e.rails.size()))
       .put(e.first_sequence)
+      .put(static_cast<uint8_t>(e.takes_eager ? 1 : 0))
       .put(e.board);
   put_text<kMaxFailure>(out, e.failure);
   for (const RailEnd& r : e.rails) {
@@ -126,6 +127,7 @@ Result<Endpoint> decode_endpoint(std::span<const std::byte, kEndpointBytes> byte
   }
   const size_t rails = in.get<uint16_t>();
   e.first_sequence = in.get<uint32_t>();
+  e.takes_eager = in.get<uint8_t>() != 0;
   e.board = in.get<uint64_t>();
   bool ok = magic == kEndpointMagic && rails <= kMaxRails;
   e.failure = get_text(in, kMaxFailure, &ok);

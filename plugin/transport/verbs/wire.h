@@ -45,6 +45,7 @@ struct RailEnd {
 struct Endpoint {
   std::string failure;  // not empty: why there will be no connection; nothing else counts then
   uint32_t first_sequence = 0;  // of both directions; the connecting end's counts
+  bool takes_eager = true;      // messages may come before their receives
   uint64_t board = 0;           // address of the memory that the other end writes its records to
   std::vector<RailEnd> rails;
 };
