@@ -12,7 +12,7 @@ thread_local bool counting = false;
 thread_local size_t allocations = 0;
 }  // namespace
 
-void* operator new(size_t bytes) {
+[[gnu::noinline]] void* operator new(size_t bytes) {
   if (counting && prunex::transport::fake::depth == 0) {
     ++allocations;
   }
@@ -21,8 +21,8 @@ void* operator new(size_t bytes) {
   }
   throw std::bad_alloc();
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 namespace prunex::transport {
 namespace {
@@ -93,7 +93,7 @@ TEST(VerbsQuiet, nothing_is_allocated_or_registered_on_the_way) {
   }
   // The count counts.
   counting = true;
-  delete new int(1);
+  ::operator delete(::operator new(1));
   counting = false;
   EXPECT_GT(allocations, 0U);
 }
