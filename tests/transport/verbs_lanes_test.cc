@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several queue pairs and several ports for one connection; on the fake.
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <set>
 
@@ -220,6 +221,37 @@ TEST(Reports, B18_two_functions_with_one_guid_are_two_ports) {
   Pair p = make_pair(*t, *t);
   ASSERT_TRUE(p.a && p.b);
   exchange_registered(*t, p, pattern(1 << 20, 1));
+}
+
+// Announced with a completion and never by the data themselves, so that nothing overtakes them.
+TEST(Reports, B14_no_announcement_overtakes_data) {
+  World world({fake::plain_device()});
+  VerbsOptions options;
+  options.queue_pairs = 4;
+  options.split_from = 5000;
+  options.first_sequence = 0xFFFFFFFF - 50'000;
+  auto t = open_fake_verbs(world, options);
+  Pair p = make_pair(*t, *t);
+  ASSERT_TRUE(p.a && p.b);
+  world.scatter(14);
+  constexpr size_t kLongest = 12'000;
+  const auto out = pattern(kLongest + 256, 1);
+  std::vector<std::byte> into(kLongest);
+  auto source = t->register_memory(const_cast<std::byte*>(out.data()), out.size()),
+       target = t->register_relaxed(into.data(), into.size());
+  uint64_t random = 14;
+  for (size_t i = 0; i < 100'000; ++i) {
+    random = random * 6364136223846793005U + 1442695040888963407U;
+    const size_t n = (random >> 33) % (i % 8 == 0 ? kLongest : 300), from = i % 256;
+    Ticket s = 0, r = 0;
+    size_t bytes = 0;
+    ASSERT_EQ(p.b->irecv(into.data(), into.size(), target->get(), &r), Io::done);
+    ASSERT_EQ(p.a->isend(out.data() + from, n, source->get(), &s), Io::done);
+    ASSERT_EQ(finish(*p.b, p.a.get(), r, &bytes), Io::done) << p.b->error().text;
+    ASSERT_EQ(bytes, n);
+    ASSERT_EQ(memcmp(into.data(), out.data() + from, n), 0) << i;
+    ASSERT_EQ(finish(*p.a, p.b.get(), s, &bytes), Io::done);
+  }
 }
 
 TEST(Reports, B22_no_order_between_queues) {
