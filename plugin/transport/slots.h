@@ -38,6 +38,7 @@ class Slots {
     free_ |= uint64_t{1} << i;
   }
   [[nodiscard]] Op& operator[](int i) { return ops_[at(i)]; }
+  [[nodiscard]] const Op& peek(int i) const { return ops_[at(i)]; }
   [[nodiscard]] int in_use() const { return kMaxInFlight - std::popcount(free_); }
 
   // bits 0-5 index, bit 6 direction, from bit 7 the generation, counted from 1: never 0.

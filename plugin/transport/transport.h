@@ -23,7 +23,8 @@ enum class Io : uint8_t { done, again, failed };
 using Ticket = uint64_t;
 inline constexpr int kMaxInFlight = 64;  // per connection and direction; more is Io::again
 
-// Memory that was registered with a transport; kept by the caller, freed before its transport.
+// Memory that was registered with a transport; kept by the caller, freed before its transport and
+// before the memory itself.
 class Region {
  public:
   virtual ~Region() = default;
@@ -39,10 +40,13 @@ inline constexpr Mark kAside =
 // of the two it was.
 class Aside {
  public:
+  struct Room {
+    void* memory = nullptr;          // nullptr: too long, which breaks the connection
+    const Region* region = nullptr;  // of that memory, if it was registered
+  };
   virtual ~Aside() = default;
-  // At least `bytes` of memory until the receive is answered; nullptr: too long, which breaks the
-  // connection. At most once per receive.
-  virtual void* room(size_t bytes) = 0;
+  // At least `bytes` of memory until the receive is answered. At most once per receive.
+  virtual Room room(size_t bytes) = 0;
 };
 
 class Connection {
@@ -102,7 +106,22 @@ class Transport {
   // `timeout_s`.
   virtual Result<std::unique_ptr<Connecting>> connect(std::string_view handle,
                                                       std::string_view hello, double timeout_s) = 0;
+  // Memory that is in no Region works as well: it is copied on its way where the transport needs
+  // registered memory. What is registered already costs nothing to register again.
   virtual Result<std::unique_ptr<Region>> register_memory(void* data, size_t bytes) = 0;
+  // The same, for memory that nobody watches while a message arrives: its bytes may come in any
+  // order, which some machines do faster.
+  virtual Result<std::unique_ptr<Region>> register_relaxed(void* data, size_t bytes) {
+    return register_memory(data, bytes);
+  }
+  // A device's memory, by the descriptor that its driver gave for it (dmabuf): `bytes` from
+  // `offset` on, which the device knows as `data`. The caller keeps `fd`.
+  virtual Result<std::unique_ptr<Region>> register_dmabuf(int fd, uint64_t offset, void* data,
+                                                          size_t bytes) {
+    (void)fd, (void)offset, (void)data, (void)bytes;
+    return fail(Code::unsupported,
+                strf("%s moves no device memory (dmabuf)", std::string(name()).c_str()));
+  }
 };
 
 }  // namespace prunex::transport

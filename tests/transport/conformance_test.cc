@@ -145,11 +145,11 @@ TEST_P(Conformance, more_than_64_in_flight_is_again) {
   EXPECT_EQ(bytes, 1U);
 }
 
-struct Room : Aside {
-  explicit Room(size_t bytes) : memory(bytes) {}
-  void* room(size_t bytes) override {
+struct SideRoom : Aside {
+  explicit SideRoom(size_t bytes) : memory(bytes) {}
+  Room room(size_t bytes) override {
     ++asked;
-    return bytes <= memory.size() ? memory.data() : nullptr;
+    return {bytes <= memory.size() ? memory.data() : nullptr, nullptr};
   }
   std::vector<std::byte> memory;
   int asked = 0;
@@ -163,7 +163,7 @@ TEST_P(Conformance, marks_arrive_and_aside_goes_aside) {
     const std::vector<std::byte> out = pattern(n, n);
     for (const Mark mark : {Mark{0}, kAside, Mark{2}, Mark{0x80 | kAside}}) {
       const bool goes_aside = (mark & kAside) != 0;
-      Room room(n + 1);
+      SideRoom room(n + 1);
       std::vector<std::byte> into(goes_aside ? n / 2 : n, std::byte{0xEE});
       Ticket s = 0, r = 0;
       ASSERT_EQ(p.b->irecv(into.data(), into.size(), nullptr, &r, &room), Io::done);
@@ -193,7 +193,7 @@ TEST_P(Conformance, a_message_aside_without_room_breaks_the_connection) {
   for (const bool has_room : {false, true}) {
     Pair p = connect();
     ASSERT_TRUE(p.a && p.b);
-    Room room(99);
+    SideRoom room(99);
     std::vector<std::byte> into(1000);
     Ticket s = 0, r = 0;
     ASSERT_EQ(p.b->irecv(into.data(), into.size(), nullptr, &r, has_room ? &room : nullptr),

@@ -11,6 +11,7 @@
 namespace prunex::transport::fake {
 
 State* world = nullptr;
+thread_local int depth = 0;
 
 FakeDevice plain_device(const char* name, uint8_t host) {
   FakeDevice d;
@@ -19,6 +20,12 @@ FakeDevice plain_device(const char* name, uint8_t host) {
   local.bytes = {0xFE, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xFF, 0xFE, 0, 0, host};
   v4.bytes = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 10, 0, 0, host};
   d.ports[0].gids = {local, v4};
+  return d;
+}
+
+FakeDevice device_in(const char* name, uint8_t network, uint8_t host) {
+  FakeDevice d = plain_device(name, host);
+  d.ports[0].gids[1].bytes[14] = network;
   return d;
 }
 
@@ -60,6 +67,8 @@ void World::resume() {
   state_->held = false;
   state_->drain();
 }
+void World::scatter(uint64_t seed) { state_->random = seed | 1; }
+void World::swallow() { state_->swallows = true; }
 void World::cut() { state_->is_cut = true; }
 void World::fail_after(size_t n, ibv_wc_status status) {
   state_->fail_in = n;
@@ -81,6 +90,13 @@ void World::raise(size_t device, ibv_event_type type, int port) {
 
 Live World::live() const { return state_->live; }
 int World::registrations() const { return state_->registrations; }
+std::vector<int> World::accesses() const {
+  std::vector<int> out;
+  for (const auto& [key, mr] : state_->regions) {
+    out.push_back(static_cast<int>(mr->handle));
+  }
+  return out;
+}
 std::vector<ibv_qp_attr> World::initialised() const { return state_->init; }
 std::vector<ibv_qp_attr> World::ready_to_receive() const { return state_->rtr; }
 std::vector<ibv_qp_attr> World::ready_to_send() const { return state_->rts; }

@@ -26,7 +26,8 @@ struct FakePort {
   ibv_mtu mtu = IBV_MTU_4096;
   uint32_t max_msg = 1U << 30;
   uint8_t flags = 0;
-  std::vector<FakeGid> gids;  // all zero: an empty place of the table
+  uint8_t speed = 32, width = 2;  // active_speed and active_width: 4 lanes of 25 Gb/s
+  std::vector<FakeGid> gids;      // all zero: an empty place of the table
   std::vector<uint16_t> pkeys = {0xFFFF};
 };
 
@@ -36,10 +37,14 @@ struct FakeDevice {
   std::vector<FakePort> ports = {FakePort{}};
   int max_qp = 1000, max_qp_wr = 4096, max_cqe = 65536;
   uint32_t max_inline = 64;
+  bool takes_relaxed = true;  // else reg_mr_iova2 refuses optional flags
+  int dmabuf_error = 0;       // of reg_dmabuf_mr; 0: it works
 };
 
 // rxe0 with a link-local GID and 10.0.0.1.
 [[nodiscard]] FakeDevice plain_device(const char* name = "rxe0", uint8_t host = 1);
+// The same, in 10.0.`network`.0/24.
+[[nodiscard]] FakeDevice device_in(const char* name, uint8_t network, uint8_t host);
 
 struct Live {
   int contexts = 0, domains = 0, regions = 0, channels = 0, completion_queues = 0, queue_pairs = 0;
@@ -53,9 +58,13 @@ struct Sent {  // one posted work request
   uint64_t bytes;
   bool is_inline;
   uint32_t qp_num;
+  size_t device;
 };
 
 struct State;
+
+// How deep the calling thread is in the fake, whose own allocations are nobody's business.
+extern thread_local int depth;
 
 class World {
  public:
@@ -68,16 +77,19 @@ class World {
   [[nodiscard]] verbs::Api& api_to_change();
   [[nodiscard]] FakeDevice& device(size_t i);
 
-  void hold();               // what is posted from now on waits
-  size_t release(size_t n);  // lets so many of the oldest waiting through; how many there were
-  void resume();             // all of them, and no more holding
-  void cut();                // the network is gone: whatever is sent ends with status 12
+  void hold();                  // what is posted from now on waits
+  size_t release(size_t n);     // lets so many of the oldest waiting through; how many there were
+  void resume();                // all of them, and no more holding
+  void scatter(uint64_t seed);  // from now on every queue pair works when it likes
+  void cut();                   // the network is gone: whatever is sent ends with status 12
+  void swallow();               // the network is gone, and the device tries again for ever
   void fail_after(size_t n, ibv_wc_status status);  // the n-th work request from now on, from 0
   void refuse_regions(int error);                   // reg_mr gives that errno; 0: works again
   void raise(size_t device, ibv_event_type type, int port);
 
   [[nodiscard]] Live live() const;
-  [[nodiscard]] int registrations() const;                          // calls of reg_mr, ever
+  [[nodiscard]] int registrations() const;          // calls of reg_mr, ever
+  [[nodiscard]] std::vector<int> accesses() const;  // flags of the regions there are
   [[nodiscard]] std::vector<ibv_qp_attr> ready_to_receive() const;  // what modify_qp was given
   [[nodiscard]] std::vector<ibv_qp_attr> ready_to_send() const;
   [[nodiscard]] std::vector<ibv_qp_attr> initialised() const;

@@ -86,6 +86,8 @@ int query_port(ibv_context* c, uint8_t number, _compat_ibv_port_attr* compat) {
   out->lid = p.lid;
   out->link_layer = p.link_layer;
   out->flags = p.flags;
+  out->active_speed = p.speed;
+  out->active_width = p.width;
   return 0;
 }
 int query_gid(ibv_context* c, uint8_t port, int index, ibv_gid* out) {
@@ -134,34 +136,6 @@ int dealloc_pd(ibv_pd* pd) {
   delete pd;
   return 0;
 }
-ibv_mr* reg_mr(ibv_pd* pd, void* data, size_t bytes, int access) {
-  const Lock lock(world->mutex);
-  ++world->registrations;
-  const bool allowed =
-      (access & IBV_ACCESS_REMOTE_WRITE) == 0 || (access & IBV_ACCESS_LOCAL_WRITE) != 0;
-  if (world->refuse != 0 || !allowed || bytes == 0) {
-    errno = world->refuse != 0 ? world->refuse : EINVAL;
-    return nullptr;
-  }
-  auto* mr = new ibv_mr();
-  mr->context = pd->context;
-  mr->pd = pd;
-  mr->addr = data;
-  mr->length = bytes;
-  mr->handle = static_cast<uint32_t>(access);
-  mr->lkey = mr->rkey = world->next_key += 0x11;
-  world->regions[mr->lkey] = mr;
-  ++world->live.regions;
-  return mr;
-}
-int dereg_mr(ibv_mr* mr) {
-  const Lock lock(world->mutex);
-  world->regions.erase(mr->lkey);
-  --world->live.regions;
-  delete mr;
-  return 0;
-}
-
 ibv_comp_channel* create_comp_channel(ibv_context* c) {
   auto* out = new Channel();
   out->context = c;
@@ -207,6 +181,7 @@ int destroy_cq(ibv_cq* cq) {
   return 0;
 }
 int get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** context) {
+  const Inside inside;
   eventfd_t value = 0;
   if (eventfd_read(channel->fd, &value) != 0) {
     return -1;
@@ -345,6 +320,7 @@ int destroy_qp(ibv_qp* qp) {
 }
 
 int get_async_event(ibv_context* c, ibv_async_event* out) {
+  const Inside inside;
   eventfd_t value = 0;
   if (eventfd_read(c->async_fd, &value) != 0) {
     return -1;
@@ -380,6 +356,8 @@ void fill_api(verbs::Api& api) {
 #undef PRUNEX_VERBS_FAKE
   api.query_port = query_port;
   api.query_gid_ex = query_gid_ex;
+  api.reg_mr_iova2 = reg_mr_iova2;
+  api.reg_dmabuf_mr = reg_dmabuf_mr;
 }
 
 }  // namespace prunex::transport::fake

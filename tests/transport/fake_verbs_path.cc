@@ -128,6 +128,9 @@ bool State::step(Pair& pair) {
   }
   Work& work = pair.waiting.front();
   Pair* peer = peer_of(pair);
+  if (swallows) {
+    return false;
+  }
   ibv_wc_status status = peer == nullptr ? IBV_WC_RETRY_EXC_ERR : IBV_WC_SUCCESS;
   if (peer != nullptr && announces(work.request) && peer->receives.empty()) {
     ++out_of_receives;
@@ -184,6 +187,19 @@ void State::break_pair(Pair& pair) {
   pair.receives.clear();
 }
 
+// Not while somebody sleeps on a completion: it would sleep for ever.
+bool State::idles() {
+  if (random == 0 || std::any_of(pairs.begin(), pairs.end(), [](const auto& p) {
+        return static_cast<const Queue*>(p.second->send_cq)->armed;
+      })) {
+    return false;
+  }
+  random ^= random << 13;
+  random ^= random >> 7;
+  random ^= random << 17;
+  return (random >> 20) % 4 != 0;
+}
+
 void State::drain() {
   if (draining) {
     return;
@@ -192,13 +208,14 @@ void State::drain() {
   for (bool moved = true; moved;) {
     moved = false;
     for (auto& [number, pair] : pairs) {
-      moved = step(*pair) || moved;
+      moved = (!idles() && step(*pair)) || moved;
     }
   }
   draining = false;
 }
 
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
+  const Inside inside;
   const std::lock_guard lock(world->mutex);
   auto& pair = *static_cast<Pair*>(qp);
   for (; wr != nullptr; wr = wr->next) {
@@ -229,7 +246,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
         work.bytes.insert(work.bytes.end(), from, from + piece.length);
       }
     }
-    world->sent.push_back({wr->opcode, work.length, is_inline, pair.qp_num});
+    world->sent.push_back({wr->opcode, work.length, is_inline, pair.qp_num, context->index});
     ++pair.outstanding;
     if (pair.state == IBV_QPS_ERR) {
       world->complete(pair.send_cq,
@@ -243,6 +260,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
 }
 
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
+  const Inside inside;
   const std::lock_guard lock(world->mutex);
   auto& pair = *static_cast<Pair*>(qp);
   for (; wr != nullptr; wr = wr->next) {
@@ -265,8 +283,12 @@ int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
 }
 
 int poll_cq(ibv_cq* cq, int n, ibv_wc* out) {
+  const Inside inside;
   const std::lock_guard lock(world->mutex);
   auto& queue = *static_cast<Queue*>(cq);
+  if (world->random != 0) {
+    world->drain();
+  }
   int got = 0;
   for (; got < n && !queue.entries.empty(); ++got) {
     out[got] = queue.entries.front().wc;
@@ -280,8 +302,12 @@ int poll_cq(ibv_cq* cq, int n, ibv_wc* out) {
 }
 
 int req_notify_cq(ibv_cq* cq, int) {
+  const Inside inside;
   const std::lock_guard lock(world->mutex);
   static_cast<Queue*>(cq)->armed = true;
+  if (world->random != 0) {
+    world->drain();
+  }
   return 0;
 }
 

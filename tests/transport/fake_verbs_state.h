@@ -56,8 +56,9 @@ struct State {
   std::vector<std::string> faults;  // rules that were broken
   verbs::Api api;
   Live live;
-  bool held = false, is_cut = false, draining = false;
-  size_t allowed = 0;  // while held: so many may pass
+  bool held = false, is_cut = false, swallows = false, draining = false;
+  uint64_t random = 0;  // not 0: every queue pair works when it likes
+  size_t allowed = 0;   // while held: so many may pass
   std::optional<size_t> fail_in;
   ibv_wc_status fail_with = IBV_WC_SUCCESS;
   int refuse = 0, registrations = 0, out_of_receives = 0;
@@ -68,6 +69,7 @@ struct State {
   void fault(std::string text) { faults.push_back(std::move(text)); }
   void complete(ibv_cq* to, const ibv_wc& entry, uint32_t retires);
   void drain();                 // runs what may run, on all pairs
+  bool idles();                 // whether a queue pair does not feel like working now
   bool step(Pair& pair);        // one work request; false: nothing, or it must wait
   void break_pair(Pair& pair);  // to the error state, flushing both queues
   Pair* peer_of(const Pair& pair);
@@ -76,6 +78,16 @@ struct State {
 };
 
 extern State* world;  // the current one
+
+ibv_mr* reg_mr(ibv_pd* pd, void* data, size_t bytes, int access);
+ibv_mr* reg_mr_iova2(ibv_pd* pd, void* data, size_t bytes, uint64_t iova, unsigned access);
+ibv_mr* reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t bytes, uint64_t iova, int fd, int access);
+int dereg_mr(ibv_mr* mr);
+
+struct Inside {
+  Inside() { ++depth; }
+  ~Inside() { --depth; }
+};
 
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad);
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad);

@@ -16,8 +16,6 @@ namespace {
 using fake::FakeDevice;
 using fake::World;
 
-#define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
-
 void expect_connects(const FakeDevice& device) {
   World world({device});
   auto t = open_fake_verbs(world);
@@ -261,12 +259,12 @@ TEST(Reports, B20_messages_are_cut_at_the_ports_limit) {
   Pair p = make_pair(*t, *t);
   ASSERT_TRUE(p.a && p.b);
   world.forget_sent();
-  exchange(*p.a, *p.b, pattern((size_t{5} << 20) + 4097, 1));
+  exchange_registered(*t, p, pattern((size_t{5} << 20) + 4097, 1));
   uint64_t data = 0, writes = 0;
-  for (const auto& s : world.sent()) {
-    EXPECT_LE(s.bytes, 1U << 20);
-    data += s.bytes > 64 ? s.bytes : 0;
-    writes += s.bytes > 64 ? 1 : 0;
+  for (const auto& one : world.sent()) {
+    EXPECT_LE(one.bytes, 1U << 20);
+    data += one.bytes > 64 ? one.bytes : 0;
+    writes += one.bytes > 64 ? 1 : 0;
   }
   EXPECT_EQ(data, (size_t{5} << 20) + 4097);
   EXPECT_EQ(writes, 6U);
@@ -299,12 +297,20 @@ TEST(Reports, B21_regions_balance_and_outlive_their_use) {
 TEST(Reports, B23_optional_functions_may_be_absent) {
   World world({fake::plain_device()});
   world.api_to_change().query_gid_ex = nullptr;
+  world.api_to_change().reg_mr_iova2 = nullptr;
+  world.api_to_change().reg_dmabuf_mr = nullptr;
   auto t = open_fake_verbs(world);
   ASSERT_TRUE(t);
   Pair p = make_pair(*t, *t);
   ASSERT_TRUE(p.a && p.b);
   EXPECT_EQ(world.ready_to_receive()[0].ah_attr.grh.sgid_index, 1);
   exchange(*p.a, *p.b, pattern(100'000, 1));
+  std::byte data[64];
+  EXPECT_TRUE(t->register_relaxed(data, sizeof data));
+  const auto r = t->register_dmabuf(0, 0, data, sizeof data);
+  ASSERT_FALSE(r);
+  EXPECT_EQ(r.error().code, Code::unsupported);
+  EXPECT_SAYS(r.error().text, "ibv_reg_dmabuf_mr");
 }
 
 }  // namespace

@@ -254,21 +254,29 @@ TEST(Verbs, a_sleeper_wakes_for_every_event) {
 TEST(VerbsWire, endpoints_survive_and_junk_does_not) {
   using namespace verbs;
   Endpoint e;
-  e.device = "mlx5_0:1";
-  e.queue_pair = 0xABCDEF;
-  e.packet = 5;
-  e.lid = 3;
-  e.link = Link::infiniband;
-  e.gid[15] = 9;
-  e.mtu = 4096;
-  e.max_message = uint64_t{1} << 31;
+  for (uint8_t i = 0; i < kMaxRails; ++i) {  // the longest there is
+    RailEnd rail;
+    rail.device = std::string(80, 'm');
+    rail.packet = 5;
+    rail.lid = 3;
+    rail.link = Link::infiniband;
+    rail.gid[15] = 9;
+    rail.mtu = 4096;
+    rail.max_message = uint64_t{1} << 31;
+    rail.board_key = 77;
+    rail.partner = i;
+    rail.queue_pairs.assign(kMaxQueuePairs, 0xABCDEFU + i);
+    e.rails.push_back(rail);
+  }
   e.board = 0x123456789A;
-  e.board_key = 77;
   auto bytes = encode(e);
   auto r = decode_endpoint(bytes);
   ASSERT_TRUE(r);
   EXPECT_EQ(encode(*r), bytes);
-  EXPECT_EQ(r->device, e.device);
+  ASSERT_EQ(r->rails.size(), kMaxRails);
+  EXPECT_EQ(r->rails[3].device, e.rails[3].device);
+  EXPECT_EQ(r->rails[3].queue_pairs, e.rails[3].queue_pairs);
+  EXPECT_EQ(r->rails[3].partner, 3);
   EXPECT_EQ(r->board, e.board);
   e.failure = std::string(5000, 'x');
   r = decode_endpoint(encode(e));

@@ -148,7 +148,7 @@ class RecvComm final : public NetComm {
 
  private:
   struct Recv : Request, transport::Aside {
-    void* room(size_t bytes) override;
+    Room room(size_t bytes) override;
     std::byte* data = nullptr;
     size_t capacity = 0;
     bool polled = false;  // somebody reads the buffer while it is written

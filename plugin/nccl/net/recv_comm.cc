@@ -41,13 +41,13 @@ int RecvComm::irecv(void* data, size_t bytes, const Memory* memory, bool polled,
 }
 
 // The encoded form is shorter than the message, but for headers and a mask.
-void* RecvComm::Recv::room(size_t bytes_wanted) {
+transport::Aside::Room RecvComm::Recv::room(size_t bytes_wanted) {
   if (bytes_wanted > std::min(capacity, kMostEncoded) + kSideSlack) {
-    return nullptr;
+    return {};
   }
   side = static_cast<RecvComm*>(owner)->buffers_.take(bytes_wanted);
   side_bytes = bytes_wanted;
-  return side.memory.get();
+  return {side.memory.get(), nullptr};
 }
 
 int RecvComm::pump() {

@@ -174,7 +174,7 @@ bool ShmConnection::admit(RecvOp& op) {
   op.mark = static_cast<Mark>(header_.mark);
   const bool aside = (op.mark & kAside) != 0;
   if (aside) {
-    op.data = op.aside == nullptr ? nullptr : static_cast<std::byte*>(op.aside->room(bytes));
+    op.data = op.aside == nullptr ? nullptr : static_cast<std::byte*>(op.aside->room(bytes).memory);
     op.capacity = op.data == nullptr ? 0 : bytes;
   }
   if (bytes > op.capacity || (aside && op.data == nullptr)) {

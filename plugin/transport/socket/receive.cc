@@ -118,7 +118,7 @@ SocketConnection::RecvOp* SocketConnection::operation_of(const Stream& stream) {
 bool SocketConnection::announce(const FragmentHeader& header, RecvOp& op) {
   const auto bytes = static_cast<size_t>(header.message);
   if ((header.flags & kAside) != 0) {
-    op.data = op.aside == nullptr ? nullptr : static_cast<std::byte*>(op.aside->room(bytes));
+    op.data = op.aside == nullptr ? nullptr : static_cast<std::byte*>(op.aside->room(bytes).memory);
     op.capacity = op.data == nullptr ? 0 : bytes;
   }
   if (bytes > op.capacity || ((header.flags & kAside) != 0 && op.data == nullptr)) {

@@ -30,6 +30,7 @@ Result<Api> open_library(const std::string& library) {
   look_up(api.query_port, "ibv_query_port", true);
   look_up(api.query_gid_ex, "_ibv_query_gid_ex", false);
   look_up(api.reg_dmabuf_mr, "ibv_reg_dmabuf_mr", false);
+  look_up(api.reg_mr_iova2, "ibv_reg_mr_iova2", false);
   if (!missing.empty()) {
     dlclose(handle);
     return fail(Code::unsupported, strf("RDMA is not used: %s lacks a function: %s",

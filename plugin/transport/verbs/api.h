@@ -31,6 +31,7 @@ struct Api {
   // Newer or optional ones: nullptr where the library has none.
   decltype(&::_ibv_query_gid_ex) query_gid_ex = nullptr;
   decltype(&::ibv_reg_dmabuf_mr) reg_dmabuf_mr = nullptr;
+  decltype(&::ibv_reg_mr_iova2) reg_mr_iova2 = nullptr;  // takes optional access flags
 };
 
 // The library's functions, looked up once per process; it stays loaded. Fails with the dynamic

@@ -9,7 +9,7 @@
 
 namespace prunex::transport::verbs {
 
-Result<std::unique_ptr<Board>> Board::open(std::shared_ptr<Device> device) {
+Result<std::unique_ptr<Board>> Board::open(Memory::Devices devices) {
   void* base =
       ::mmap(nullptr, kBoardBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) {
@@ -18,7 +18,7 @@ Result<std::unique_ptr<Board>> Board::open(std::shared_ptr<Device> device) {
                 errno);
   }
   std::unique_ptr<Board> board(new Board(static_cast<std::byte*>(base)));
-  auto memory = Memory::open(std::move(device), base, kBoardBytes);
+  auto memory = Memory::open(devices, base, kBoardBytes, Order::strict);
   if (!memory) {
     return tl::unexpected<Error>(memory.error());
   }

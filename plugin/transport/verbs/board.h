@@ -4,14 +4,14 @@
 #pragma once
 #include <memory>
 
-#include "plugin/transport/verbs/device.h"
+#include "plugin/transport/verbs/memory.h"
 #include "plugin/transport/verbs/wire.h"
 
 namespace prunex::transport::verbs {
 
 class Board {
  public:
-  [[nodiscard]] static Result<std::unique_ptr<Board>> open(std::shared_ptr<Device> device);
+  [[nodiscard]] static Result<std::unique_ptr<Board>> open(Memory::Devices devices);
   ~Board();
   Board(const Board&) = delete;
   Board& operator=(const Board&) = delete;
@@ -31,6 +31,13 @@ class Board {
   [[nodiscard]] std::byte* bounce(int slot) const {
     return at(kBounceAt, static_cast<size_t>(slot), kEagerBytes);
   }
+  // The places of the two rings, by the count of their pieces.
+  [[nodiscard]] std::byte* ring(uint32_t piece) const {
+    return at(kRingAt, piece % kPieces, kPieceBytes);
+  }
+  [[nodiscard]] std::byte* out_ring(uint32_t piece) const {
+    return at(kOutRingAt, piece % kPieces, kPieceBytes);
+  }
   // The next place for a record on its way out: free again before its turn comes, since no more
   // than kSendDepth writes are under way.
   [[nodiscard]] std::byte* outbox() { return at(kOutboxAt, next_++ % kSendDepth, kPlaceBytes); }
@@ -41,7 +48,7 @@ class Board {
   explicit Board(std::byte* base) : base_(base) {}
   std::byte* base_;
   uint32_t next_ = 0;
-  std::shared_ptr<Memory> memory_;
+  std::shared_ptr<const Memory> memory_;
 };
 
 }  // namespace prunex::transport::verbs

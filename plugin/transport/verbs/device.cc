@@ -2,9 +2,11 @@
 #include "plugin/transport/verbs/device.h"
 
 #include <fcntl.h>
-#include <sys/resource.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
@@ -51,6 +53,36 @@ GidType type_of(unsigned type) {
                                         : GidType::unknown;
 }
 
+// How many bits of an interface's address are its network's; 0: no interface has that address.
+int network_bits_of(const GidBytes& gid) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) {
+    return 0;
+  }
+  int bits = 0;
+  for (const ifaddrs* i = list; i != nullptr && bits == 0; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || i->ifa_netmask == nullptr) {
+      continue;
+    }
+    GidBytes own{}, mask{};
+    mask.fill(0xFF);
+    if (i->ifa_addr->sa_family == AF_INET) {
+      own[10] = own[11] = 0xFF;
+      std::memcpy(&own[12], &reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr, 4);
+      std::memcpy(&mask[12], &reinterpret_cast<const sockaddr_in*>(i->ifa_netmask)->sin_addr, 4);
+    } else if (i->ifa_addr->sa_family == AF_INET6) {
+      std::memcpy(own.data(), &reinterpret_cast<const sockaddr_in6*>(i->ifa_addr)->sin6_addr, 16);
+      std::memcpy(mask.data(), &reinterpret_cast<const sockaddr_in6*>(i->ifa_netmask)->sin6_addr,
+                  16);
+    }
+    for (const uint8_t byte : mask) {
+      bits += own == gid ? std::popcount(byte) : 0;
+    }
+  }
+  ::freeifaddrs(list);
+  return bits;
+}
+
 void read_gids(const Api& api, ibv_context* context, int entries, PortInfo* out) {
   for (int i = 0; i < entries; ++i) {
     Gid gid;
@@ -67,9 +99,27 @@ void read_gids(const Api& api, ibv_context* context, int entries, PortInfo* out)
     }
     std::memcpy(gid.bytes.data(), entry.gid.raw, gid.bytes.size());
     if (gid.bytes != GidBytes{}) {
+      gid.network_bits = out->link == Link::ethernet ? network_bits_of(gid.bytes) : 0;
       out->gids.push_back(gid);
     }
   }
+}
+
+uint32_t speed_of(const ibv_port_attr& attr) {
+  struct Lane {
+    unsigned code;
+    double speed;  // Gb/s
+  };
+  constexpr Lane kLanes[] = {{1, 2.5}, {2, 5},   {4, 10},  {8, 10},
+                             {16, 14}, {32, 25}, {64, 50}, {128, 100}};
+  constexpr Lane kWidths[] = {{1, 1}, {2, 4}, {4, 8}, {8, 12}, {16, 2}};
+  const auto look_up = [](const auto& table, unsigned code) {
+    const auto found = std::find_if(std::begin(table), std::end(table),
+                                    [code](const Lane& l) { return l.code == code; });
+    return found == std::end(table) ? 0 : found->speed;
+  };
+  return static_cast<uint32_t>(look_up(kLanes, attr.active_speed) *
+                               look_up(kWidths, attr.active_width));
 }
 
 PortInfo describe_port(const Api& api, ibv_context* context, PortInfo info) {
@@ -86,6 +136,7 @@ PortInfo describe_port(const Api& api, ibv_context* context, PortInfo info) {
   info.link = attr.link_layer == IBV_LINK_LAYER_ETHERNET ? Link::ethernet : Link::infiniband;
   info.lid = attr.lid;
   info.mtu = mtu_bytes(attr.active_mtu);
+  info.speed = speed_of(attr);
   info.max_message = attr.max_msg_sz;
   info.grh_required = (attr.flags & IBV_QPF_GRH_REQUIRED) != 0;
   read_gids(api, context, attr.gid_tbl_len, &info);
@@ -142,11 +193,6 @@ Result<> for_each_device(const Api& api, Visit visit) {
   return {};
 }
 
-std::string limit_text(rlim_t limit) {
-  return limit == RLIM_INFINITY ? "unlimited"
-                                : strf("%llu", static_cast<unsigned long long>(limit));
-}
-
 }  // namespace
 
 Result<std::vector<PortInfo>> list_ports(const Api& api) {
@@ -165,6 +211,7 @@ Result<std::shared_ptr<Device>> Device::open(const Api& api, const PortInfo& por
     return tl::unexpected<Error>(gid.error());
   }
   d->gid_ = *gid;
+  d->gids_ = port.gids;
   auto pkey = choose_pkey(port, options.pkey);
   if (!pkey) {
     return tl::unexpected<Error>(pkey.error());
@@ -203,49 +250,72 @@ Device::~Device() {
   }
 }
 
-bool Device::look_at_events() {
+void Device::take_events() {
   ibv_async_event event;
+  bool moved = false;
   while (api_.get_async_event(context_, &event) == 0) {
-    const bool ours = event.element.port_num == port_.port;
-    if (ours && event.event_type == IBV_EVENT_PORT_ERR) {
-      down_ = true;
-    } else if (ours && event.event_type == IBV_EVENT_PORT_ACTIVE) {
-      down_ = false;
-    } else if (event.event_type == IBV_EVENT_DEVICE_FATAL) {
-      down_ = true;
+    const bool ours = event.element.port_num == port_.port;  // of events that concern a port
+    switch (event.event_type) {
+      case IBV_EVENT_PORT_ERR:
+        down_ = down_ || ours;
+        break;
+      case IBV_EVENT_PORT_ACTIVE:
+        down_ = down_ && !ours;
+        break;
+      case IBV_EVENT_GID_CHANGE:
+        moved = moved || ours;
+        break;
+      case IBV_EVENT_DEVICE_FATAL:
+        fatal_ = true;
+        break;
+      default:
+        break;
     }
     api_.ack_async_event(&event);
   }
-  return !down_;
+  ibv_port_attr attr;
+  if (!moved || port_of(api_, context_, static_cast<uint8_t>(port_.port), &attr) != 0) {
+    return;
+  }
+  PortInfo now = port_;
+  now.gids.clear();
+  read_gids(api_, context_, attr.gid_tbl_len, &now);
+  gids_ = now.gids;
+  if (auto chosen = choose_gid(now, options_.gid_index)) {
+    gid_ = *chosen;
+  }
 }
 
-Result<std::shared_ptr<Memory>> Memory::open(std::shared_ptr<Device> device, void* data,
-                                             size_t bytes) {
-  errno = 0;
-  ibv_mr* region = device->api().reg_mr(device->domain(), data, bytes,
-                                        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-  if (region != nullptr) {
-    return std::shared_ptr<Memory>(new Memory(std::move(device), region));
-  }
-  const int error = errno;
-  std::string text = strf("%zu bytes at %p cannot be registered with %s: %s", bytes, data,
-                          device->port().name().c_str(), errno_text(error).c_str());
-  if (error == ENOMEM || error == EAGAIN || error == EPERM) {
-    rlimit limit{};
-    (void)::getrlimit(RLIMIT_MEMLOCK, &limit);
-    text += strf(
-        "; this process may lock %s bytes of memory (hard limit %s): raise it in the launcher "
-        "(ulimit -l unlimited; LimitMEMLOCK=infinity for a service), or give the container "
-        "CAP_IPC_LOCK",
-        limit_text(limit.rlim_cur).c_str(), limit_text(limit.rlim_max).c_str());
-  }
-  return fail(Code::memory, std::move(text), error);
+Gid Device::gid() {
+  const std::lock_guard lock(mutex_);
+  take_events();
+  return gid_;
 }
 
-bool Memory::holds(const void* data, size_t bytes) const {
-  const auto begin = reinterpret_cast<uintptr_t>(region_->addr);
-  const auto at = reinterpret_cast<uintptr_t>(data);
-  return at >= begin && at - begin <= region_->length && bytes <= region_->length - (at - begin);
+std::string Device::trouble(const Gid& used) {
+  const std::lock_guard lock(mutex_);
+  take_events();
+  if (fatal_) {
+    return strf("the device %s has failed: see dmesg, and reset it", port_.device.c_str());
+  }
+  if (down_) {
+    return strf("the port %s has gone down: look at its cable, switch and driver",
+                port_.name().c_str());
+  }
+  const auto now =
+      std::find_if(gids_.begin(), gids_.end(), [&](const Gid& g) { return g.index == used.index; });
+  const bool same = now == gids_.end() ? used.bytes == GidBytes{}
+                                       : now->bytes == used.bytes && now->type == used.type;
+  if (same) {
+    return {};
+  }
+  return strf(
+      "GID %d of %s was %s (%s) and is now %s: the address of its network interface has "
+      "changed; connect again",
+      used.index, port_.name().c_str(), to_text(used.bytes).c_str(), to_text(used.type),
+      now == gids_.end()
+          ? "empty"
+          : strf("%s (%s)", to_text(now->bytes).c_str(), to_text(now->type)).c_str());
 }
 
 }  // namespace prunex::transport::verbs

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// An opened port: context, protection domain and what was chosen on it; and memory registered
-// there.
+// An opened port: context, protection domain and what was chosen on it.
 #pragma once
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "plugin/transport/verbs/api.h"
@@ -26,55 +26,34 @@ class Device {
   [[nodiscard]] ibv_context* context() const { return context_; }
   [[nodiscard]] ibv_pd* domain() const { return domain_; }
   [[nodiscard]] const PortInfo& port() const { return port_; }
-  [[nodiscard]] const Gid& gid() const { return gid_; }
+  [[nodiscard]] Gid gid();  // as it is now
   [[nodiscard]] uint16_t pkey_index() const { return pkey_index_; }
   [[nodiscard]] const VerbsOptions& options() const { return options_; }
 
-  // Takes what the device has to say about itself. `false`: the port is down.
-  bool look_at_events();
+  // Takes what the device has to say about itself. Empty: what uses `gid` here may go on; else why
+  // it may not. A few system calls.
+  [[nodiscard]] std::string trouble(const Gid& used);
   [[nodiscard]] int event_fd() const { return context_->async_fd; }
 
   // Connections on one device may be driven by several threads.
   std::atomic<int> queue_pairs = 0;  // alive on this device, of this process
+  std::atomic<bool> refuses_relaxed = false;
 
  private:
   Device(const Api& api, const PortInfo& port, const VerbsOptions& options)
       : api_(api), port_(port), options_(options) {}
+  void take_events();
 
   const Api& api_;
   PortInfo port_;
   VerbsOptions options_;
   ibv_context* context_ = nullptr;
   ibv_pd* domain_ = nullptr;
-  Gid gid_;
   uint16_t pkey_index_ = 0;
-  std::atomic<bool> down_ = false;
-};
-
-class Memory {
- public:
-  [[nodiscard]] static Result<std::shared_ptr<Memory>> open(std::shared_ptr<Device> device,
-                                                            void* data, size_t bytes);
-  ~Memory() { device_->api().dereg_mr(region_); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-
-  [[nodiscard]] bool holds(const void* data, size_t bytes) const;
-  [[nodiscard]] uint32_t local_key() const { return region_->lkey; }
-  [[nodiscard]] uint32_t remote_key() const { return region_->rkey; }
-  [[nodiscard]] const Device* device() const { return device_.get(); }
-
- private:
-  Memory(std::shared_ptr<Device> device, ibv_mr* region)
-      : device_(std::move(device)), region_(region) {}
-  std::shared_ptr<Device> device_;
-  ibv_mr* region_;
-};
-
-// What register_memory() gives. Operations in flight keep the memory registered by themselves.
-struct VerbsRegion final : Region {
-  explicit VerbsRegion(std::shared_ptr<Memory> m) : memory(std::move(m)) {}
-  std::shared_ptr<Memory> memory;
+  std::mutex mutex_;  // of what follows
+  Gid gid_;
+  std::vector<Gid> gids_;
+  bool down_ = false, fatal_ = false;
 };
 
 }  // namespace prunex::transport::verbs

@@ -21,6 +21,7 @@ struct Gid {
   int index = 0;
   GidBytes bytes{};
   GidType type = GidType::unknown;
+  int network_bits = 0;  // of its address; 0: not known
 };
 
 struct PortInfo {
@@ -32,6 +33,7 @@ struct PortInfo {
   uint16_t lid = 0;
   int mtu = 1024;            // bytes, active
   uint64_t max_message = 0;  // bytes of one work request
+  uint32_t speed = 0;        // Gb/s; 0: it does not say
   bool grh_required = false;
   std::vector<Gid> gids;        // the filled entries of the table
   std::vector<uint16_t> pkeys;  // the whole table

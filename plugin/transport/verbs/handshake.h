@@ -16,7 +16,7 @@ enum class Role : uint8_t { connects, accepts };
 
 class Handshake {
  public:
-  Handshake(std::shared_ptr<Device> device, std::unique_ptr<Connection> side, Role role);
+  Handshake(std::shared_ptr<Domain> domain, std::unique_ptr<Connection> side, Role role);
 
   // nullptr: not yet.
   Result<std::unique_ptr<Connection>> step();
@@ -31,6 +31,10 @@ class Handshake {
   Result<> advance(bool* again);
   Result<> start();
   Result<> prepare();
+  Result<> offer();
+  Result<> add_rail(size_t index, size_t queue_pairs);
+  Result<> connect_rails();
+  Result<> match_answer(Endpoint answer);
   Result<> on_peer(bool* again);
   Result<> accept_peer();
   Result<> refuse(const Error& error);
@@ -46,6 +50,8 @@ class Handshake {
   bool own_fault_ = false;
   std::array<std::byte, kEndpointBytes> out_{}, in_{};
   Ticket sending_ = 0, receiving_ = 0;
+  size_t probes_ = 0;  // not answered yet
+  size_t lanes_ = 0;   // made
   Error error_;
 };
 

@@ -22,8 +22,8 @@ Result<std::unique_ptr<Connection>> VerbsListener::accept() {
       break;
     }
     callers_.push_back(std::make_unique<Caller>(
-        Caller{Handshake(device_, *std::move(side), Role::accepts),
-               Deadline::after(device_->options().socket.stray_timeout_s)}));
+        Caller{Handshake(domain_, *std::move(side), Role::accepts),
+               Deadline::after(domain_->options().socket.stray_timeout_s)}));
   }
   for (size_t i = 0; i < callers_.size();) {
     Caller& caller = *callers_[i];
@@ -48,7 +48,7 @@ void VerbsListener::poll_fds(std::vector<pollfd>& out) const {
   }
 }
 
-Result<std::unique_ptr<Connecting>> VerbsConnecting::open(std::shared_ptr<Device> device,
+Result<std::unique_ptr<Connecting>> VerbsConnecting::open(std::shared_ptr<Domain> domain,
                                                           std::unique_ptr<Connecting> meeting,
                                                           double timeout_s) {
   auto timer = Timer::open();
@@ -56,12 +56,12 @@ Result<std::unique_ptr<Connecting>> VerbsConnecting::open(std::shared_ptr<Device
     return tl::unexpected<Error>(timer.error());
   }
   return std::unique_ptr<Connecting>(
-      new VerbsConnecting(std::move(device), std::move(meeting), timeout_s, *std::move(timer)));
+      new VerbsConnecting(std::move(domain), std::move(meeting), timeout_s, *std::move(timer)));
 }
 
-VerbsConnecting::VerbsConnecting(std::shared_ptr<Device> device,
+VerbsConnecting::VerbsConnecting(std::shared_ptr<Domain> domain,
                                  std::unique_ptr<Connecting> meeting, double timeout_s, Timer timer)
-    : device_(std::move(device)),
+    : domain_(std::move(domain)),
       meeting_(std::move(meeting)),
       timeout_s_(timeout_s),
       deadline_(Deadline::after(timeout_s)),
@@ -75,7 +75,7 @@ Result<std::unique_ptr<Connection>> VerbsConnecting::step() {
     }
     meeting_.reset();
     peer_ = (*side)->describe();
-    handshake_.emplace(device_, *std::move(side), Role::connects);
+    handshake_.emplace(domain_, *std::move(side), Role::connects);
   }
   auto r = handshake_->step();
   if (r && !*r && deadline_.passed()) {
@@ -85,7 +85,7 @@ Result<std::unique_ptr<Connection>> VerbsConnecting::step() {
                           : "the listener did not answer within that time; is its process stopped?";
     return fail(Code::timeout,
                 strf("cannot connect %s by RDMA from %s within %g s: %s", peer_.c_str(),
-                     device_->port().name().c_str(), timeout_s_, why),
+                     domain_->rails().front()->port().name().c_str(), timeout_s_, why),
                 ETIMEDOUT);
   }
   timer_.set(handshake_->is_probing() ? std::min(now_ns() + kLookAgainNs, deadline_.at_ns())

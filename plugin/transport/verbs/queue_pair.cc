@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/transport/verbs/queue_pair.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "plugin/base/sockets.h"
 
 namespace prunex::transport::verbs {
 namespace {
 
-// Announcements that may be under way at once: credits and grants of one direction, messages and
-// asks of the other.
-constexpr uint32_t kReceiveDepth = 4 * static_cast<uint32_t>(kMaxInFlight) + 8;
 constexpr uint8_t kNotReadyForEver = 7;
 constexpr uint8_t kNotReadyTimer = 12;  // 0.64 ms
 
@@ -31,12 +27,21 @@ ibv_mtu mtu_code(uint32_t bytes) {
 
 }  // namespace
 
-Result<std::unique_ptr<QueuePair>> QueuePair::open(std::shared_ptr<Device> device) {
-  std::unique_ptr<QueuePair> out(new QueuePair(std::move(device)));
-  if (auto r = out->make_queue(); !r) {
-    return tl::unexpected<Error>(r.error());
-  }
-  if (auto r = out->make_pair(); !r) {
+QueuePair::Depth QueuePair::depth_of(const PortInfo& port, Role role) {
+  // Credits and grants of one direction, messages, asks and pieces of the other; or no more than
+  // a stripe of every message.
+  const uint32_t messages = static_cast<uint32_t>(kMaxInFlight);
+  const Depth wanted = role == Role::records ? Depth{kSendDepth, 4 * messages + 2 * kPieces + 8}
+                                             : Depth{kSendDepth / 2, messages + 8};
+  return {bounded(wanted.sends, port.max_work_requests),
+          bounded(wanted.receives, port.max_work_requests)};
+}
+
+Result<std::unique_ptr<QueuePair>> QueuePair::open(std::shared_ptr<Device> device,
+                                                   const CompletionQueue& queue, Role role,
+                                                   size_t lane) {
+  std::unique_ptr<QueuePair> out(new QueuePair(std::move(device), role, lane));
+  if (auto r = out->make_pair(queue); !r) {
     return tl::unexpected<Error>(r.error());
   }
   ibv_qp_attr attr{};
@@ -49,7 +54,7 @@ Result<std::unique_ptr<QueuePair>> QueuePair::open(std::shared_ptr<Device> devic
       !r) {
     return tl::unexpected<Error>(r.error());
   }
-  if (const int error = out->post_receives(out->receive_depth_); error != 0) {
+  if (const int error = out->post_receives(out->depth_.receives); error != 0) {
     return fail(Code::system,
                 strf("%s takes no receives: %s", out->device_->port().name().c_str(),
                      errno_text(error).c_str()),
@@ -58,43 +63,13 @@ Result<std::unique_ptr<QueuePair>> QueuePair::open(std::shared_ptr<Device> devic
   return out;
 }
 
-Result<> QueuePair::make_queue() {
-  const Api& api = device_->api();
-  const PortInfo& port = device_->port();
-  send_depth_ = bounded(kSendDepth, port.max_work_requests);
-  receive_depth_ = bounded(kReceiveDepth, port.max_work_requests);
-  const uint32_t completions = send_depth_ + receive_depth_;
-  if (port.max_completions > 0 && completions > static_cast<uint32_t>(port.max_completions)) {
-    return fail(Code::unsupported,
-                strf("%s has completion queues of at most %d entries (max_cqe); %u are needed",
-                     port.name().c_str(), port.max_completions, completions));
-  }
-  errno = 0;
-  channel_ = api.create_comp_channel(device_->context());
-  queue_ = channel_ == nullptr ? nullptr
-                               : api.create_cq(device_->context(), static_cast<int>(completions),
-                                               nullptr, channel_, 0);
-  if (queue_ == nullptr) {
-    const int error = errno;
-    return fail(error == ENOMEM ? Code::memory : Code::system,
-                strf("no completion queue of %u entries on %s: %s%s", completions,
-                     port.name().c_str(), errno_text(error).c_str(),
-                     error == ENOMEM ? "; raise the limit of locked memory (ulimit -l unlimited) "
-                                       "in the launcher"
-                                     : ""),
-                error);
-  }
-  (void)::fcntl(channel_->fd, F_SETFL, ::fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
-  return {};
-}
-
-Result<> QueuePair::make_pair() {
+Result<> QueuePair::make_pair(const CompletionQueue& queue) {
   uint32_t want_inline = device_->options().inline_bytes;
   for (;; want_inline /= 2) {
     ibv_qp_init_attr init{};
-    init.send_cq = init.recv_cq = queue_;
+    init.send_cq = init.recv_cq = queue.queue();
     init.qp_type = IBV_QPT_RC;
-    init.cap = {send_depth_, receive_depth_, 1, 1, want_inline};
+    init.cap = {depth_.sends, depth_.receives, 1, 1, want_inline};
     errno = 0;
     pair_ = device_->api().create_qp(device_->domain(), &init);
     if (pair_ != nullptr) {
@@ -112,26 +87,18 @@ Result<> QueuePair::make_pair() {
   return fail(error == ENOMEM ? Code::memory : Code::system,
               strf("%s gives no queue pair of %u sends and %u receives: %s; this process has %d "
                    "there, and the device allows %d for all processes (max_qp): use fewer "
-                   "connections or more devices",
-                   port.name().c_str(), send_depth_, receive_depth_, errno_text(error).c_str(),
+                   "connections, fewer queue pairs per connection or more devices",
+                   port.name().c_str(), depth_.sends, depth_.receives, errno_text(error).c_str(),
                    device_->queue_pairs.load(), port.max_queue_pairs),
               error);
 }
 
 QueuePair::~QueuePair() {
-  const Api& api = device_->api();
   if (pair_ != nullptr) {
-    api.destroy_qp(pair_);
+    device_->api().destroy_qp(pair_);
   }
   if (counted_) {
     --device_->queue_pairs;
-  }
-  if (queue_ != nullptr) {
-    disarm();
-    api.destroy_cq(queue_);
-  }
-  if (channel_ != nullptr) {
-    api.destroy_comp_channel(channel_);
   }
 }
 
@@ -146,7 +113,7 @@ Result<> QueuePair::modify(ibv_qp_attr& attr, int mask, const char* what) {
   return {};
 }
 
-Result<> QueuePair::connect(const Endpoint& own, const Endpoint& peer) {
+Result<> QueuePair::connect(const RailEnd& own, const RailEnd& peer, uint32_t peer_number) {
   const PortInfo& port = device_->port();
   const VerbsOptions& options = device_->options();
   const auto type = static_cast<GidType>(peer.gid_type);
@@ -155,19 +122,19 @@ Result<> QueuePair::connect(const Endpoint& own, const Endpoint& peer) {
                                      "ports of one kind with PRUNEX_IB_HCA",
                                      port.name().c_str(), peer.device.c_str()));
   }
-  const GidType mine = device_->gid().type;
+  const auto mine = static_cast<GidType>(own.gid_type);
   if (port.link == Link::ethernet && type != mine && type != GidType::unknown &&
       mine != GidType::unknown) {
     return fail(Code::mismatch,
                 strf("%s uses %s (GID index %d), %s uses %s (GID index %u): they do not understand "
                      "each other; set PRUNEX_IB_GID_INDEX",
-                     port.name().c_str(), to_text(mine), device_->gid().index, peer.device.c_str(),
+                     port.name().c_str(), to_text(mine), int{own.gid_index}, peer.device.c_str(),
                      to_text(type), unsigned{peer.gid_index}));
   }
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
   attr.path_mtu = mtu_code(std::min(own.mtu, peer.mtu));
-  attr.dest_qp_num = peer.queue_pair;
+  attr.dest_qp_num = peer_number;
   attr.rq_psn = peer.packet;
   attr.max_dest_rd_atomic = 1;
   attr.min_rnr_timer = kNotReadyTimer;
@@ -211,7 +178,7 @@ int QueuePair::post_receives(uint32_t n) {
     const uint32_t batch = std::min(n, kBatch);
     for (uint32_t i = 0; i < batch; ++i) {
       work[i] = {};
-      work[i].wr_id = kReceiveId;
+      work[i].wr_id = kReceiveId | uint64_t{lane_} << kLaneShift;
       work[i].next = i + 1 < batch ? &work[i + 1] : nullptr;
     }
     ibv_recv_wr* bad = nullptr;
@@ -230,12 +197,12 @@ int QueuePair::post(const Write& write) {
   piece.length = write.bytes;
   piece.lkey = write.local_key;
   ibv_send_wr work{};
-  work.wr_id = write.id;
+  work.wr_id = write.id | uint64_t{lane_} << kLaneShift;
   work.sg_list = &piece;
   work.num_sge = write.bytes > 0 ? 1 : 0;
   work.opcode = write.announces ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
   work.send_flags = IBV_SEND_SIGNALED;
-  if (write.bytes > 0 && write.bytes <= max_inline_) {
+  if (write.bytes > 0 && write.bytes <= max_inline_ && write.may_inline) {
     work.send_flags |= IBV_SEND_INLINE;
   }
   work.imm_data = __builtin_bswap32(write.immediate);
@@ -247,54 +214,19 @@ int QueuePair::post(const Write& write) {
   return error;
 }
 
-int QueuePair::poll(std::span<ibv_wc> out) {
-  const int n = device_->context()->ops.poll_cq(queue_, static_cast<int>(out.size()), out.data());
-  uint32_t receives = 0;
-  for (int i = 0; i < n; ++i) {
-    ibv_wc& entry = out[static_cast<size_t>(i)];
-    if (entry.wr_id == kReceiveId) {
-      ++receives;
-      entry.imm_data = __builtin_bswap32(entry.imm_data);
-    } else {
-      --in_flight_;
-    }
-    broken_ = broken_ || entry.status != IBV_WC_SUCCESS;
+void QueuePair::take(ibv_wc& entry) {
+  if ((entry.wr_id & kReceiveId) != 0) {
+    ++taken_;
+    entry.imm_data = __builtin_bswap32(entry.imm_data);
+  } else {
+    --in_flight_;
   }
-  if (receives > 0 && !broken_ && post_receives(receives) != 0) {
-    return -1;
-  }
-  return n;
+  broken_ = broken_ || entry.status != IBV_WC_SUCCESS;
 }
 
-void QueuePair::arm() {
-  if (!armed_) {
-    armed_ = device_->context()->ops.req_notify_cq(queue_, 0) == 0;
-  }
-}
-
-void QueuePair::disarm() {
-  ibv_cq* queue = nullptr;
-  void* context = nullptr;
-  while (device_->api().get_cq_event(channel_, &queue, &context) == 0) {
-    device_->api().ack_cq_events(queue, 1);
-    armed_ = false;
-  }
-}
-
-Endpoint describe_self(const Device& device, const QueuePair& pair, uint32_t packet) {
-  Endpoint e;
-  const PortInfo& port = device.port();
-  e.device = port.name();
-  e.queue_pair = pair.number();
-  e.packet = packet;
-  e.lid = port.lid;
-  e.link = port.link;
-  e.gid_type = static_cast<uint8_t>(device.gid().type);
-  e.gid_index = static_cast<uint16_t>(device.gid().index);
-  e.gid = device.gid().bytes;
-  e.mtu = static_cast<uint32_t>(port.mtu);
-  e.max_message = port.max_message;
-  return e;
+bool QueuePair::refill() {
+  const uint32_t n = std::exchange(taken_, 0U);
+  return n == 0 || broken_ || post_receives(n) == 0;
 }
 
 }  // namespace prunex::transport::verbs

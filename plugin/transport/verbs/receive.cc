@@ -35,6 +35,7 @@ Io VerbsConnection::irecv(void* data, size_t capacity, const Region* region, Tic
   if (!is_posted(next_arrival_)) {  // its message is here already
     const Early early = early_[op.sequence % kPlaces];
     deliver(op, Immediate::eager, early.mark, early.bytes);
+    settle();
     if (!failed_ && next_receive_ - told_consumed_ >= kTellAfter) {
       post_credit(op);
     }
@@ -57,12 +58,19 @@ void VerbsConnection::post_credit(const RecvOp& op) {
   c.sequence = op.sequence;
   c.consumed = is_posted(next_arrival_) ? next_arrival_ : next_receive_;
   c.capacity = op.capacity;
-  if (op.memory) {
-    c.address = reinterpret_cast<uint64_t>(op.data);
-    c.key = op.memory->remote_key();
-  }
+  put_place(op.memory, op.data, &c);
   told_consumed_ = c.consumed;
-  push_due(Immediate::credit, c.sequence, encode(c));
+  push_due(Control::credit, c.sequence, encode(c));
+}
+
+void VerbsConnection::put_place(const Source& memory, const std::byte* data, Credit* credit) const {
+  if (!memory) {
+    return;
+  }
+  credit->address = reinterpret_cast<uint64_t>(data);
+  for (size_t i = 0; i < parts_.rails.size(); ++i) {
+    credit->keys[i] = memory->remote_key(parts_.rails[i].index);
+  }
 }
 
 void VerbsConnection::on_notice(uint32_t place) {
@@ -84,33 +92,34 @@ void VerbsConnection::on_notice(uint32_t place) {
     return;
   }
   if (notice.kind == Notice::arrived) {
-    on_message(Immediate::direct, notice.mark, notice.bytes);
+    on_message(Immediate::direct, notice.mark, notice.bytes, notice.stripes);
     return;
   }
-  const RecvOp& op = receives_[receive_order_[place]];
+  break_too_long(notice.bytes, receives_[receive_order_[place]]);
+}
+
+void VerbsConnection::break_too_long(uint64_t bytes, const RecvOp& op) {
   break_with(Code::mismatch,
              strf("a message of %zu bytes came for a receive of %zu bytes: both ends must agree "
                   "on sizes",
-                  static_cast<size_t>(notice.bytes), op.capacity));
+                  static_cast<size_t>(bytes), op.capacity));
 }
 
 // Where such a message goes; nullptr: nowhere, and the connection is broken.
-std::byte* VerbsConnection::target_of(const RecvOp& op, Mark mark, uint64_t bytes) {
+std::byte* VerbsConnection::target_of(RecvOp& op, Mark mark, uint64_t bytes) {
   if ((mark & kAside) != 0) {
-    void* room = op.aside == nullptr ? nullptr : op.aside->room(bytes);
-    if (room == nullptr) {
+    const Aside::Room room = op.aside == nullptr ? Aside::Room{} : op.aside->room(bytes);
+    if (room.memory == nullptr) {
       break_with(Code::mismatch,
                  strf("a message of %zu bytes came that goes aside, and the receive has %s",
                       static_cast<size_t>(bytes),
                       op.aside == nullptr ? "no place for such" : "no room for so many"));
     }
-    return static_cast<std::byte*>(room);
+    op.memory = source_of(room.region, room.memory, bytes);
+    return static_cast<std::byte*>(room.memory);
   }
   if (bytes > op.capacity) {
-    break_with(Code::mismatch,
-               strf("a message of %zu bytes came for a receive of %zu bytes: both ends must agree "
-                    "on sizes",
-                    static_cast<size_t>(bytes), op.capacity));
+    break_too_long(bytes, op);
     return nullptr;
   }
   return op.data;
@@ -120,8 +129,8 @@ void VerbsConnection::on_ask(const Notice& notice) {
   const bool posted =
       is_posted(next_arrival_) && notice.sequence - next_arrival_ < next_receive_ - next_arrival_;
   RecvOp* op = posted ? &receives_[receive_order_[notice.sequence % kPlaces]] : nullptr;
-  const bool aside = (notice.mark & kAside) != 0;
-  if (op == nullptr || op->granted || (!aside && op->memory) || notice.bytes <= kEagerBytes) {
+  if (op == nullptr || op->granted || (notice.mark & kAside) == 0 || op->received > 0 ||
+      is_eager(notice.bytes, parts_.own)) {
     break_protocol("a question about no receive");
     return;
   }
@@ -129,30 +138,69 @@ void VerbsConnection::on_ask(const Notice& notice) {
   if (failed_) {
     return;
   }
-  auto memory = Memory::open(parts_.device, into, notice.bytes);
-  if (!memory) {
-    break_with(memory.error().code, memory.error().text);
-    return;
-  }
-  op->memory = *std::move(memory);
   op->granted = true;
   op->message = notice.bytes;
+  op->aside_data = into;
   Credit c;
   c.sequence = notice.sequence;
   c.consumed = next_arrival_;
-  c.address = reinterpret_cast<uint64_t>(into);
   c.capacity = notice.bytes;
-  c.key = op->memory->remote_key();
   c.kind = Credit::granted;
+  put_place(op->memory, into, &c);
   told_consumed_ = c.consumed;
-  push_due(Immediate::credit, c.sequence, encode(c));
+  push_due(Control::credit, c.sequence, encode(c));
 }
 
-void VerbsConnection::on_message(Immediate::Kind kind, Mark mark, uint64_t bytes) {
+// Pieces come in their order, and only for a receive whose credit named no memory.
+void VerbsConnection::on_piece(Mark mark, uint32_t value) {
+  const uint32_t bytes = value & (kLastPiece - 1);
+  RecvOp* op =
+      is_posted(next_arrival_) ? &receives_[receive_order_[next_arrival_ % kPlaces]] : nullptr;
+  const bool aside = (mark & kAside) != 0;
+  if (op == nullptr || op->granted != aside || op->memory || bytes > kPieceBytes || bytes == 0) {
+    break_protocol("a piece of no message");
+    return;
+  }
+  const size_t limit = aside ? op->message : op->capacity;
+  if (bytes > limit - op->received) {
+    break_too_long(op->received + bytes, *op);
+    return;
+  }
+  std::byte* into = (aside ? op->aside_data : op->data) + op->received;
+  std::memcpy(into, parts_.board->ring(pieces_seen_), bytes);
+  op->received += bytes;
+  ++pieces_seen_;
+  if (pieces_seen_ - told_pieces_ >= kPieces / 4) {
+    told_pieces_ = pieces_seen_;
+    push_due(Control::taken, pieces_seen_, {});
+  }
+  if ((value & kLastPiece) != 0) {
+    on_message(Immediate::piece, mark, op->received, 0);
+  }
+}
+
+void VerbsConnection::on_stripe(uint32_t place) {
+  if (place >= kPlaces || stripes_[place] + size_t{1} >= lanes_.size()) {
+    break_protocol("a part of no message");
+    return;
+  }
+  ++stripes_[place];
+  settle();
+}
+
+void VerbsConnection::on_message(Immediate::Kind kind, Mark mark, uint64_t bytes,
+                                 uint16_t stripes) {
   const uint32_t sequence = next_arrival_;
   if (is_posted(sequence)) {
+    RecvOp& op = receives_[receive_order_[sequence % kPlaces]];
+    if (stripes >= lanes_.size()) {
+      break_protocol("a message of more parts than there are queue pairs");
+      return;
+    }
     ++next_arrival_;
-    deliver(receives_[receive_order_[sequence % kPlaces]], kind, mark, bytes);
+    op.stripes = stripes;
+    deliver(op, kind, mark, bytes);
+    settle();
     return;
   }
   if (kind != Immediate::eager || bytes > kEagerBytes || sequence - next_receive_ >= kPlaces) {
@@ -164,8 +212,9 @@ void VerbsConnection::on_message(Immediate::Kind kind, Mark mark, uint64_t bytes
 }
 
 void VerbsConnection::deliver(RecvOp& op, Immediate::Kind kind, Mark mark, uint64_t bytes) {
+  const bool aside = (mark & kAside) != 0;
   if (kind == Immediate::eager) {
-    if (bytes > kEagerBytes || op.granted) {
+    if (bytes > kEagerBytes || op.granted || op.received > 0) {
       break_protocol("a message in the wrong place");
       return;
     }
@@ -173,19 +222,39 @@ void VerbsConnection::deliver(RecvOp& op, Immediate::Kind kind, Mark mark, uint6
     if (failed_) {
       return;
     }
+    if (op.memory && op.memory->on_device() && bytes > 0) {
+      break_with(Code::unsupported,
+                 strf("a message of %zu bytes came by way of host memory, and its receive is into "
+                      "device memory: open the transport for such",
+                      static_cast<size_t>(bytes)));
+      return;
+    }
     if (bytes > 0) {
       std::memcpy(into, parts_.board->eager(op.sequence), bytes);
     }
-  } else if (op.granted
-                 ? bytes != op.message
-                 : (mark & kAside) != 0 || bytes > op.capacity || (bytes > 0 && !op.memory)) {
+  } else if (op.granted != aside || (op.granted ? bytes != op.message : bytes > op.capacity) ||
+             (kind == Immediate::direct && bytes > 0 && (!op.memory || op.received > 0))) {
     break_protocol("a message of another size than it had said");
     return;
   }
   op.message = bytes;
   op.mark = mark;
-  op.done = true;
-  op.memory.reset();
+  op.arrived = true;
+}
+
+// Messages are done in their order, each with all its stripes.
+void VerbsConnection::settle() {
+  while (!failed_ && next_whole_ != next_arrival_ && is_posted(next_whole_)) {
+    const uint32_t place = next_whole_ % kPlaces;
+    RecvOp& op = receives_[receive_order_[place]];
+    if (!op.arrived || stripes_[place] < op.stripes) {
+      return;
+    }
+    stripes_[place] = 0;
+    op.done = true;
+    op.memory.reset();
+    ++next_whole_;
+  }
 }
 
 }  // namespace prunex::transport::verbs

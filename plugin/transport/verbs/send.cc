@@ -5,12 +5,17 @@
 
 #include "plugin/base/sockets.h"
 #include "plugin/transport/verbs/connection.h"
+#include "plugin/transport/verbs/rails.h"
 
 namespace prunex::transport::verbs {
 namespace {
 
+// In the id of a write, beside what queue_pair.h has there: about no message; from the out ring.
+// The rest is the send's slot.
 constexpr uint64_t kControlId = uint64_t{1} << 62;
-constexpr uint32_t kForRecords = 16;  // places of the send queue that messages leave alone
+constexpr uint64_t kFromRing = uint64_t{1} << 61;
+constexpr uint64_t kSlotBits = 0xFFFF;
+constexpr uint32_t kForRecords = 16;  // places of the first lane's send queue left to records
 
 }  // namespace
 
@@ -53,157 +58,216 @@ const Credit* VerbsConnection::credit_of(uint32_t sequence) const {
   return has_credit_[sequence % kPlaces] ? &credits_[sequence % kPlaces] : nullptr;
 }
 
+bool VerbsConnection::has_room(size_t lane) const {
+  return lanes_[lane].pair->send_room() > (lane == 0 ? kForRecords : 0);
+}
+
 // true: all of it is posted.
 bool VerbsConnection::post_message(int slot) {
   SendOp& op = sends_[slot];
-  if (!op.has_place) {
-    const Credit* credit = credit_of(op.sequence);
-    const bool aside = (op.mark & kAside) != 0;
-    if (credit != nullptr && !aside) {
-      op.capacity = credit->capacity;
-      if (op.bytes > credit->capacity) {
-        return post_too_long(slot);
-      }
-      op.has_place = credit->address != 0 || op.bytes == 0;
-      op.address = credit->address;
-      op.key = credit->key;
-    }
+  if (!op.has_place && !op.in_pieces) {
+    find_place(op);
+  }
+  if (op.too_long) {
+    return post_news(slot, Notice::too_long);
   }
   if (op.has_place) {
     return post_direct(slot);
   }
-  if (op.bytes <= kEagerBytes && op.sequence - peer_consumed_ < kPlaces) {
+  if (op.in_pieces) {
+    return post_pieces(slot);
+  }
+  if (is_eager(op.bytes, parts_.peer) && op.sequence - peer_consumed_ < kPlaces) {
     return post_eager(slot);
   }
   ask(op);
   return false;
 }
 
+// Where the receive's credit wants the message, if there is one and it says so.
+void VerbsConnection::find_place(SendOp& op) {
+  const Credit* credit = credit_of(op.sequence);
+  if (credit == nullptr || (op.mark & kAside) != 0) {
+    return;
+  }
+  op.capacity = credit->capacity;
+  op.too_long = op.bytes > credit->capacity;
+  op.has_place = credit->address != 0 || op.bytes == 0;
+  op.in_pieces = !op.has_place && !is_eager(op.bytes, parts_.peer);
+  op.address = credit->address;
+  op.keys = credit->keys;
+}
+
 // A message that needs an answer first asks as soon as it can, before its turn.
 void VerbsConnection::ask(SendOp& op) {
-  const Credit* credit = credit_of(op.sequence);
-  const bool aside = (op.mark & kAside) != 0;
-  if (op.asked || op.has_place || credit == nullptr || op.bytes <= kEagerBytes ||
-      (!aside && (credit->address != 0 || op.bytes > credit->capacity)) ||
-      due_count_ > kDuePlaces / 2) {
+  if (op.asked || (op.mark & kAside) == 0 || is_eager(op.bytes, parts_.peer) ||
+      credit_of(op.sequence) == nullptr || due_count_ > kDuePlaces / 2) {
     return;
   }
   op.asked = true;
-  push_due(Immediate::notice, op.sequence,
-           encode(Notice{op.sequence, op.bytes, op.mark, Notice::ask}));
+  Notice notice;
+  notice.sequence = op.sequence;
+  notice.bytes = op.bytes;
+  notice.mark = op.mark;
+  notice.kind = Notice::ask;
+  push_due(Control::notice, op.sequence, encode(notice));
 }
 
-// Makes sure that the device may read the data. false: broken.
-bool VerbsConnection::make_source(int slot) {
+// From where the device reads the next bytes of a message: no more than `bytes`, for the lane.
+// false: there is no room for a copy now.
+bool VerbsConnection::source(int slot, size_t lane, size_t bytes, QueuePair::Write* write) {
   SendOp& op = sends_[slot];
-  if (op.memory || op.bytes <= parts_.pair->max_inline()) {
+  const std::byte* data = op.data + op.posted;
+  const Memory& own = parts_.board->memory();
+  const size_t rail = parts_.rails[lanes_[lane].rail].index;
+  write->data = data;
+  write->bytes = static_cast<uint32_t>(bytes);
+  write->id = static_cast<uint64_t>(slot);
+  write->local_key = (op.memory ? *op.memory : own).local_key(rail);
+  write->may_inline = !op.memory || !op.memory->on_device();
+  if (op.memory || op.bytes <= lanes_[lane].pair->max_inline()) {
     return true;
   }
   if (op.bytes <= kEagerBytes) {
-    std::byte* copy = parts_.board->bounce(slot);
-    if (op.data != copy) {
-      std::memcpy(copy, op.data, op.bytes);
-      op.data = copy;
-    }
+    write->data = parts_.board->bounce(slot);
+    std::memcpy(parts_.board->bounce(slot) + op.posted, data, bytes);
     return true;
   }
-  auto memory = Memory::open(parts_.device, const_cast<std::byte*>(op.data), op.bytes);
-  if (!memory) {
-    break_with(memory.error().code, memory.error().text);
+  if (out_busy_ == kPieces) {
     return false;
   }
-  op.memory = *std::move(memory);
+  std::byte* copy = parts_.board->out_ring(out_next_);
+  write->bytes = static_cast<uint32_t>(std::min(bytes, kPieceBytes));
+  write->data = copy;
+  write->id |= kFromRing;
+  std::memcpy(copy, data, write->bytes);
   return true;
 }
 
-bool VerbsConnection::post_write(const QueuePair::Write& write, int slot) {
+bool VerbsConnection::post_write(const QueuePair::Write& write, size_t lane, uint64_t id) {
   QueuePair::Write w = write;
-  w.id = slot == kControl ? kControlId : static_cast<uint64_t>(slot);
-  const int error = parts_.pair->post(w);
+  w.id = id;
+  const int error = lanes_[lane].pair->post(w);
   if (error != 0) {
-    break_with(Code::system, strf("%s takes no work of %u bytes: %s", parts_.own.device.c_str(),
-                                  write.bytes, errno_text(error).c_str()));
+    break_with(Code::system, strf("%s takes no work of %u bytes: %s",
+                                  parts_.rails[lanes_[lane].rail].own.device.c_str(), write.bytes,
+                                  errno_text(error).c_str()));
     return false;
   }
-  if (slot != kControl) {
-    ++sends_[slot].unfinished;
+  if ((id & kControlId) == 0) {
+    ++sends_[static_cast<int>(id & kSlotBits)].unfinished;
+  }
+  if ((id & kFromRing) != 0) {
+    ++out_next_;
+    ++out_busy_;
   }
   return true;
 }
 
+// What is copied goes by the first lane alone: its ring is in order then.
 bool VerbsConnection::post_direct(int slot) {
-  if (!make_source(slot)) {
+  SendOp& op = sends_[slot];
+  const bool split = lanes_.size() > 1 && op.memory && op.bytes >= split_from_;
+  const size_t lanes = split ? lanes_.size() : 1;
+  const bool short_news = !split && op.bytes <= kMaxImmediateBytes;
+  for (; op.lane < lanes; ++op.lane) {
+    const uint64_t end = split ? stripe_begin(op.bytes, weights_, op.lane + 1) : op.bytes;
+    if (!post_stripe(slot, op.lane, end, op.lane > 0 || short_news)) {
+      return false;
+    }
+  }
+  op.placed = short_news;
+  return short_news || post_news(slot, Notice::arrived);
+}
+
+// The message's bytes up to `end`; those before op.posted are out. A message of no bytes goes too.
+bool VerbsConnection::post_stripe(int slot, size_t lane, uint64_t end, bool announces) {
+  SendOp& op = sends_[slot];
+  const size_t key = lanes_[lane].rail;
+  while (op.posted < end || (op.bytes == 0 && announces)) {
+    QueuePair::Write w;
+    if (!has_room(lane) || !source(slot, lane, std::min(chunk_, end - op.posted), &w)) {
+      return false;
+    }
+    w.address = op.bytes == 0 ? 0 : op.address + op.posted;
+    w.key = op.bytes == 0 ? 0 : op.keys[key];
+    w.announces = announces && op.posted + w.bytes == end;
+    w.immediate = lane > 0 ? pack({Immediate::control, static_cast<uint8_t>(Control::stripe),
+                                   static_cast<uint32_t>(op.sequence % kPlaces)})
+                           : pack({Immediate::direct, op.mark, static_cast<uint32_t>(op.bytes)});
+    if (!post_write(w, lane, w.id)) {
+      return false;
+    }
+    op.posted += w.bytes;
+    op.stripes = static_cast<uint16_t>(op.stripes + (lane > 0 && w.announces ? 1 : 0));
+    if (op.bytes == 0) {
+      break;
+    }
+  }
+  return true;
+}
+
+// About a message whose own writes cannot say it.
+bool VerbsConnection::post_news(int slot, Notice::Kind kind) {
+  if (!has_room(0)) {
     return false;
   }
   SendOp& op = sends_[slot];
-  const bool short_news = op.bytes <= kMaxImmediateBytes;
-  const Memory& memory = op.memory ? *op.memory : parts_.board->memory();
-  while (op.posted < op.bytes || op.bytes == 0) {
-    if (parts_.pair->send_room() <= kForRecords) {
-      return false;
-    }
+  op.placed = true;
+  Notice notice;
+  notice.sequence = op.sequence;
+  notice.bytes = op.bytes;
+  notice.mark = op.mark;
+  notice.kind = kind;
+  notice.stripes = op.stripes;
+  return post_record(Control::notice, op.sequence, encode(notice), static_cast<uint64_t>(slot));
+}
+
+bool VerbsConnection::post_pieces(int slot) {
+  SendOp& op = sends_[slot];
+  while (op.posted < op.bytes) {
     QueuePair::Write w;
-    w.data = op.data + op.posted;
-    w.bytes = static_cast<uint32_t>(std::min<uint64_t>(chunk_, op.bytes - op.posted));
-    w.local_key = memory.local_key();
-    w.address = op.bytes == 0 ? 0 : op.address + op.posted;
-    w.key = op.bytes == 0 ? 0 : op.key;
-    op.placed = short_news && op.posted + w.bytes == op.bytes;
-    if (op.placed) {
-      w.announces = true;
-      w.immediate = pack({Immediate::direct, op.mark, static_cast<uint32_t>(op.bytes)});
+    if (!has_room(0) || pieces_sent_ - pieces_taken_ == kPieces ||
+        !source(slot, 0, std::min(op.bytes - op.posted, kPieceBytes), &w)) {
+      return false;
     }
+    w.address = parts_.peer.board + kRingAt + pieces_sent_ % kPieces * kPieceBytes;
+    w.key = parts_.rails.front().peer.board_key;
+    w.announces = true;
+    const bool last = op.posted + w.bytes == op.bytes;
+    w.immediate = pack({Immediate::piece, op.mark, w.bytes | (last ? kLastPiece : 0)});
+    op.placed = last;
+    if (!post_write(w, 0, w.id)) {
+      return false;
+    }
+    ++pieces_sent_;
     op.posted += w.bytes;
-    if (!post_write(w, slot)) {
-      return false;
-    }
-    if (op.bytes == 0) {
-      return true;
-    }
-  }
-  if (!short_news) {
-    if (parts_.pair->send_room() <= kForRecords) {
-      return false;
-    }
-    op.placed = true;
-    return post_record(Immediate::notice, op.sequence,
-                       encode(Notice{op.sequence, op.bytes, op.mark, Notice::arrived}), slot);
   }
   return true;
 }
 
 bool VerbsConnection::post_eager(int slot) {
-  if (parts_.pair->send_room() <= kForRecords || !make_source(slot)) {
-    return false;
-  }
   SendOp& op = sends_[slot];
   QueuePair::Write w;
-  w.data = op.data;
-  w.bytes = static_cast<uint32_t>(op.bytes);
-  w.local_key = (op.memory ? *op.memory : parts_.board->memory()).local_key();
+  if (!has_room(0) || !source(slot, 0, op.bytes, &w)) {
+    return false;
+  }
   w.address = parts_.peer.board + kEagerAt + op.sequence % kPlaces * kEagerBytes;
-  w.key = parts_.peer.board_key;
+  w.key = parts_.rails.front().peer.board_key;
   w.announces = true;
   w.immediate = pack({Immediate::eager, op.mark, w.bytes});
   op.placed = true;
-  return post_write(w, slot);
-}
-
-bool VerbsConnection::post_too_long(int slot) {
-  if (parts_.pair->send_room() <= kForRecords) {
-    return false;
-  }
-  SendOp& op = sends_[slot];
-  op.placed = op.too_long = true;
-  return post_record(Immediate::notice, op.sequence,
-                     encode(Notice{op.sequence, op.bytes, op.mark, Notice::too_long}), slot);
+  return post_write(w, 0, w.id);
 }
 
 void VerbsConnection::on_sent(uint64_t id) {
-  if (id == kControlId) {
+  if ((id & kControlId) != 0) {
     return;
   }
-  SendOp& op = sends_[static_cast<int>(id)];
+  if ((id & kFromRing) != 0) {
+    --out_busy_;
+  }
+  SendOp& op = sends_[static_cast<int>(id & kSlotBits)];
   --op.unfinished;
   if (!op.is_done()) {
     return;
@@ -257,17 +321,28 @@ void VerbsConnection::on_credit(uint32_t place) {
 void VerbsConnection::on_grant(const Credit& credit) {
   const bool known = credit.sequence - next_to_post_ < next_send_ - next_to_post_;
   SendOp* op = known ? &sends_[send_order_[credit.sequence % kPlaces]] : nullptr;
-  if (op == nullptr || !op->asked || op->has_place || credit.capacity < op->bytes ||
-      credit.address == 0) {
+  if (op == nullptr || !op->asked || op->has_place || op->in_pieces ||
+      credit.capacity < op->bytes) {
     break_protocol("an answer to no question");
     return;
   }
-  op->has_place = true;
+  op->has_place = credit.address != 0;
+  op->in_pieces = credit.address == 0;
   op->address = credit.address;
-  op->key = credit.key;
+  op->keys = credit.keys;
 }
 
-void VerbsConnection::push_due(Immediate::Kind kind, uint32_t sequence, const RecordBytes& record) {
+// Told modulo 2^22; there are never more than a few out.
+void VerbsConnection::on_taken(uint32_t count) {
+  const uint32_t ahead = (count - pieces_taken_) & kMaxImmediateBytes;
+  if (ahead > pieces_sent_ - pieces_taken_) {
+    break_protocol("word of pieces that were never sent");
+    return;
+  }
+  pieces_taken_ += ahead;
+}
+
+void VerbsConnection::push_due(Control kind, uint32_t sequence, const RecordBytes& record) {
   if (lost_) {
     return;
   }
@@ -280,9 +355,9 @@ void VerbsConnection::push_due(Immediate::Kind kind, uint32_t sequence, const Re
 }
 
 void VerbsConnection::flush_due() {
-  while (due_count_ > 0 && !failed_ && !lost_ && parts_.pair->send_room() > 0) {
+  while (due_count_ > 0 && !failed_ && !lost_ && lanes_.front().pair->send_room() > 0) {
     const Due& d = due_[due_head_];
-    if (!post_record(d.kind, d.sequence, d.record, kControl)) {
+    if (!post_record(d.kind, d.sequence, d.record, kControlId)) {
       return;
     }
     due_head_ = (due_head_ + 1) % kDuePlaces;
@@ -290,21 +365,26 @@ void VerbsConnection::flush_due() {
   }
 }
 
-bool VerbsConnection::post_record(Immediate::Kind kind, uint32_t sequence,
-                                  const RecordBytes& record, int slot) {
+bool VerbsConnection::post_record(Control kind, uint32_t sequence, const RecordBytes& record,
+                                  uint64_t id) {
+  QueuePair::Write w;
+  w.announces = true;
+  if (kind == Control::taken) {
+    w.immediate = pack({Immediate::control, static_cast<uint8_t>(kind), sequence});
+    return post_write(w, 0, id);
+  }
   std::byte* from = parts_.board->outbox();
   std::memcpy(from, record.data(), record.size());
   const uint32_t place = sequence % kPlaces;
-  QueuePair::Write w;
+  const Rail& rail = parts_.rails.front();
   w.data = from;
   w.bytes = kRecordBytes;
-  w.local_key = parts_.board->memory().local_key();
-  w.address = parts_.peer.board + (kind == Immediate::credit ? kCreditsAt : kNoticesAt) +
-              place * kPlaceBytes;
-  w.key = parts_.peer.board_key;
-  w.announces = true;
-  w.immediate = pack({kind, 0, place});
-  return post_write(w, slot);
+  w.local_key = parts_.board->memory().local_key(rail.index);
+  w.address =
+      parts_.peer.board + (kind == Control::credit ? kCreditsAt : kNoticesAt) + place * kPlaceBytes;
+  w.key = rail.peer.board_key;
+  w.immediate = pack({Immediate::control, static_cast<uint8_t>(kind), place});
+  return post_write(w, 0, id);
 }
 
 }  // namespace prunex::transport::verbs

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/transport/verbs/verbs.h"
 
-#include "plugin/transport/verbs/device.h"
+#include <algorithm>
+
+#include "plugin/transport/verbs/domain.h"
 #include "plugin/transport/verbs/meeting.h"
 
 namespace prunex::transport {
@@ -10,8 +12,8 @@ namespace {
 
 class VerbsTransport final : public Transport {
  public:
-  VerbsTransport(std::shared_ptr<Device> device, std::unique_ptr<Transport> meeting)
-      : device_(std::move(device)), meeting_(std::move(meeting)) {}
+  VerbsTransport(std::shared_ptr<Domain> domain, std::unique_ptr<Transport> meeting)
+      : domain_(std::move(domain)), meeting_(std::move(meeting)) {}
   [[nodiscard]] std::string_view name() const override { return "verbs"; }
 
   Result<std::unique_ptr<Listener>> listen() override {
@@ -19,7 +21,7 @@ class VerbsTransport final : public Transport {
     if (!meeting) {
       return meeting;
     }
-    return std::make_unique<VerbsListener>(device_, *std::move(meeting));
+    return std::make_unique<VerbsListener>(domain_, *std::move(meeting));
   }
 
   Result<std::unique_ptr<Connecting>> connect(std::string_view handle, std::string_view hello,
@@ -32,23 +34,22 @@ class VerbsTransport final : public Transport {
     if (!meeting) {
       return meeting;
     }
-    return VerbsConnecting::open(device_, *std::move(meeting), timeout_s);
+    return VerbsConnecting::open(domain_, *std::move(meeting), timeout_s);
   }
 
   Result<std::unique_ptr<Region>> register_memory(void* data, size_t bytes) override {
-    if (data == nullptr || bytes == 0) {
-      return fail(Code::invalid_argument,
-                  strf("%zu bytes at %p cannot be registered", bytes, data));
-    }
-    auto memory = Memory::open(device_, data, bytes);
-    if (!memory) {
-      return tl::unexpected<Error>(memory.error());
-    }
-    return std::make_unique<VerbsRegion>(*std::move(memory));
+    return domain_->add(data, bytes, Order::strict);
+  }
+  Result<std::unique_ptr<Region>> register_relaxed(void* data, size_t bytes) override {
+    return domain_->add(data, bytes, Order::relaxed);
+  }
+  Result<std::unique_ptr<Region>> register_dmabuf(int fd, uint64_t offset, void* data,
+                                                  size_t bytes) override {
+    return domain_->add(DmaBuf{fd, offset}, data, bytes);
   }
 
  private:
-  std::shared_ptr<Device> device_;
+  std::shared_ptr<Domain> domain_;
   std::unique_ptr<Transport> meeting_;
 };
 
@@ -63,7 +64,47 @@ Result<> check_settings(const VerbsOptions& o) {
                      "is out of range: PRUNEX_IB_SL, PRUNEX_IB_TIMEOUT, PRUNEX_IB_RETRY_CNT",
                      unsigned{o.service_level}, unsigned{o.timeout}, unsigned{o.retry_count}));
   }
+  if (o.queue_pairs < 1 || o.queue_pairs > kMaxQueuePairs) {
+    return fail(Code::config, strf("%zu queue pairs per connection: 1 to %zu, in "
+                                   "PRUNEX_IB_QPS_PER_CONNECTION",
+                                   o.queue_pairs, kMaxQueuePairs));
+  }
   return {};
+}
+
+Result<std::vector<size_t>> rails_of(const VerbsOptions& o, size_t ports) {
+  const std::vector<size_t> rails = o.rails.empty() ? std::vector<size_t>{o.rail} : o.rails;
+  for (const size_t rail : rails) {
+    if (rail >= ports) {
+      return fail(Code::invalid_argument, strf("rail %zu of %zu RDMA ports", rail, ports));
+    }
+    if (std::count(rails.begin(), rails.end(), rail) > 1) {
+      return fail(Code::invalid_argument, strf("rail %zu is named twice", rail));
+    }
+  }
+  if (rails.size() > kMaxRails) {
+    return fail(Code::config,
+                strf("%zu RDMA ports for one connection; at most %zu", rails.size(), kMaxRails));
+  }
+  return rails;
+}
+
+Result<std::shared_ptr<Domain>> open_domain(const Api& api, const std::vector<PortInfo>& ports,
+                                            const Selection& selection,
+                                            const VerbsOptions& options) {
+  auto rails = rails_of(options, selection.ports.size());
+  if (!rails) {
+    return tl::unexpected<Error>(rails.error());
+  }
+  std::vector<std::shared_ptr<Device>> devices;
+  for (const size_t rail : *rails) {
+    auto device = Device::open(api, ports[selection.ports[rail]], options);
+    if (!device) {
+      return tl::unexpected<Error>(device.error());
+    }
+    devices.push_back(*std::move(device));
+  }
+  return std::make_shared<Domain>(std::move(devices));
 }
 
 }  // namespace
@@ -97,22 +138,18 @@ Result<std::unique_ptr<Transport>> open_verbs_transport(const VerbsOptions& opti
   if (notes != nullptr) {
     *notes = selection->notes;
   }
-  if (options.rail >= selection->ports.size()) {
-    return fail(Code::invalid_argument,
-                strf("rail %zu of %zu RDMA ports", options.rail, selection->ports.size()));
-  }
   SocketOptions meeting_options = options.socket;
   meeting_options.streams = 1;
   auto meeting = open_socket_transport(meeting_options);
   if (!meeting) {
     return meeting;
   }
-  auto device = verbs::Device::open(**api, (*ports)[selection->ports[options.rail]], options);
-  if (!device) {
-    return tl::unexpected<Error>(device.error());
+  auto domain = verbs::open_domain(**api, *ports, *selection, options);
+  if (!domain) {
+    return tl::unexpected<Error>(domain.error());
   }
   return std::unique_ptr<Transport>(
-      std::make_unique<verbs::VerbsTransport>(*std::move(device), *std::move(meeting)));
+      std::make_unique<verbs::VerbsTransport>(*std::move(domain), *std::move(meeting)));
 }
 
 }  // namespace prunex::transport

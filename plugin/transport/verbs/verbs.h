@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transport over RDMA: one reliable connected queue pair per connection. The receiving side posts
+// Transport over RDMA: reliable connected queue pairs, one or several per connection, over one port
+// or several. The receiving side posts
 // credits, the sending side writes into the receiver's memory and announces each message with the
 // immediate of its last write. The two ends meet over TCP, and keep that connection to notice each
 // other's end.
@@ -20,11 +21,18 @@ namespace verbs {
 struct Api;
 }
 
+// Below this, a second announcement costs more than a second queue pair brings.
+inline constexpr size_t kSplitFrom = size_t{64} << 10;
+
 struct VerbsOptions {
   const verbs::Api* api = nullptr;  // nullptr: libibverbs.so.1
   SocketOptions socket;             // where the ends meet
   std::string hca;                  // PRUNEX_IB_HCA
   size_t rail = 0;                  // which of the chosen ports
+  std::vector<size_t> rails;        // several of them instead, for every connection; at most 4
+  size_t queue_pairs = 1;           // per connection, 1 to 16; at least one per port. The
+                                    // connecting end's count
+  size_t split_from = kSplitFrom;   // bytes of a message that goes over all queue pairs
   int gid_index = -1;               // PRUNEX_IB_GID_INDEX; -1: by choose_gid()
   int pkey = -1;                    // PRUNEX_IB_PKEY; -1: by choose_pkey()
   uint8_t traffic_class = 0;        // PRUNEX_IB_TC
@@ -32,6 +40,9 @@ struct VerbsOptions {
   uint8_t timeout = 20;             // PRUNEX_IB_TIMEOUT: 4.096 us * 2^n until a packet is resent
   uint8_t retry_count = 7;          // PRUNEX_IB_RETRY_CNT, 0 to 7
   uint32_t inline_bytes = 128;      // asked of the device; it may give less
+  bool device_memory = false;       // receives may be into memory of register_dmabuf(): then
+                                    // nothing comes before its receive is posted
+  double stall_s = 0;               // a transfer that began goes on within so long; 0: whenever
   uint32_t first_sequence = 0;      // tests start near the wrap; said by the connecting end
 };
 

@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint32_t kEndpointMagic = 0x45585250;  // "PRXE"
 constexpr size_t kMaxName = 80, kMaxFailure = 800;
+constexpr uint32_t kNumbers = 1U << 24;  // of queue pairs and of packets
 
 template <size_t N>
 void put_text(Writer& out, const std::string& text) {
@@ -29,6 +30,53 @@ std::string get_text(Reader& in, size_t limit, bool* ok) {
   std::string text(n, '\0');
   in.get(std::as_writable_bytes(std::span(text)));
   return text;
+}
+
+void put_rail(Writer& out, const RailEnd& r) {
+  put_text<kMaxName>(out, r.device);
+  out.put(r.lid)
+      .put(static_cast<uint8_t>(r.link))
+      .put(r.gid_type)
+      .put(r.gid_index)
+      .put(std::as_bytes(std::span(r.gid)))
+      .put(r.network_bits)
+      .put(r.mtu)
+      .put(r.speed)
+      .put(r.max_message)
+      .put(r.board_key)
+      .put(r.partner)
+      .put(r.packet)
+      .put(static_cast<uint8_t>(r.queue_pairs.size()));
+  for (const uint32_t number : r.queue_pairs) {
+    out.put(number);
+  }
+}
+
+RailEnd get_rail(Reader& in, bool* ok) {
+  RailEnd r;
+  r.device = get_text(in, kMaxName, ok);
+  r.lid = in.get<uint16_t>();
+  const unsigned link = in.get<uint8_t>();
+  r.gid_type = in.get<uint8_t>();
+  r.gid_index = in.get<uint16_t>();
+  in.get(std::as_writable_bytes(std::span(r.gid)));
+  r.network_bits = in.get<uint8_t>();
+  r.mtu = in.get<uint32_t>();
+  r.speed = in.get<uint32_t>();
+  r.max_message = in.get<uint64_t>();
+  r.board_key = in.get<uint32_t>();
+  r.partner = in.get<uint8_t>();
+  r.packet = in.get<uint32_t>();
+  const size_t pairs = in.get<uint8_t>();
+  *ok = *ok && link <= static_cast<unsigned>(Link::ethernet) &&
+        r.gid_type <= static_cast<uint8_t>(GidType::roce_v2) && r.partner < kMaxRails &&
+        r.packet < kNumbers && pairs >= 1 && pairs <= kMaxQueuePairs && r.network_bits <= 128;
+  r.link = *ok ? static_cast<Link>(link) : Link::other;
+  for (size_t i = 0; *ok && i < pairs; ++i) {
+    r.queue_pairs.push_back(in.get<uint32_t>());
+    *ok = r.queue_pairs.back() < kNumbers;
+  }
+  return r;
 }
 
 }  // namespace
@@ -58,20 +106,14 @@ std::array<std::byte, kEndpointBytes> encode(const Endpoint& e) {
   Writer out(bytes);
   out.put(kEndpointMagic)
       .put(kWireVersion)
-      .put(e.lid)
-      .put(e.queue_pair)
-      .put(e.packet)
-      .put(e.mtu)
-      .put(e.max_message)
+      .put(static_cast<uint16_t>(e.rails.size()))
       .put(e.first_sequence)
-      .put(e.board)
-      .put(e.board_key)
-      .put(e.gid_index)
-      .put(static_cast<uint8_t>(e.link))
-      .put(e.gid_type)
-      .put(std::as_bytes(std::span(e.gid)));
-  put_text<kMaxName>(out, e.device);
+      .put(static_cast<uint8_t>(e.takes_eager ? 1 : 0))
+      .put(e.board);
   put_text<kMaxFailure>(out, e.failure);
+  for (const RailEnd& r : e.rails) {
+    put_rail(out, r);
+  }
   return bytes;
 }
 
@@ -80,28 +122,19 @@ Result<Endpoint> decode_endpoint(std::span<const std::byte, kEndpointBytes> byte
   Endpoint e;
   const auto magic = in.get<uint32_t>();
   const auto version = in.get<uint16_t>();
-  e.lid = in.get<uint16_t>();
-  e.queue_pair = in.get<uint32_t>();
-  e.packet = in.get<uint32_t>();
-  e.mtu = in.get<uint32_t>();
-  e.max_message = in.get<uint64_t>();
-  e.first_sequence = in.get<uint32_t>();
-  e.board = in.get<uint64_t>();
-  e.board_key = in.get<uint32_t>();
-  e.gid_index = in.get<uint16_t>();
-  const unsigned link = in.get<uint8_t>();
-  e.gid_type = in.get<uint8_t>();
-  in.get(std::as_writable_bytes(std::span(e.gid)));
-  bool ok = link <= static_cast<unsigned>(Link::ethernet) &&
-            e.gid_type <= static_cast<uint8_t>(GidType::roce_v2);
-  e.link = ok ? static_cast<Link>(link) : Link::other;
-  e.device = get_text(in, kMaxName, &ok);
-  e.failure = get_text(in, kMaxFailure, &ok);
-  constexpr uint32_t kPackets = 1U << 24;
-  ok = ok && in.ok() && magic == kEndpointMagic && e.queue_pair < kPackets && e.packet < kPackets;
-  if (ok && version != kWireVersion) {
+  if (magic == kEndpointMagic && version != kWireVersion) {
     return fail(Code::mismatch, version_error("the other end", version));
   }
+  const size_t rails = in.get<uint16_t>();
+  e.first_sequence = in.get<uint32_t>();
+  e.takes_eager = in.get<uint8_t>() != 0;
+  e.board = in.get<uint64_t>();
+  bool ok = magic == kEndpointMagic && rails <= kMaxRails;
+  e.failure = get_text(in, kMaxFailure, &ok);
+  for (size_t i = 0; ok && in.ok() && i < rails; ++i) {
+    e.rails.push_back(get_rail(in, &ok));
+  }
+  ok = ok && in.ok() && (rails > 0 || !e.failure.empty());
   if (!ok) {
     return fail(Code::mismatch, "what the other end says about its RDMA port makes no sense");
   }
@@ -115,7 +148,9 @@ RecordBytes encode(const Credit& c) {
   out.put(c.consumed);
   out.put(c.address);
   out.put(c.capacity);
-  out.put(c.key);
+  for (const uint32_t key : c.keys) {
+    out.put(key);
+  }
   out.put(static_cast<uint8_t>(c.kind));
   return bytes;
 }
@@ -126,7 +161,9 @@ bool decode(std::span<const std::byte, kRecordBytes> bytes, Credit* out) {
   out->consumed = in.get<uint32_t>();
   out->address = in.get<uint64_t>();
   out->capacity = in.get<uint64_t>();
-  out->key = in.get<uint32_t>();
+  for (uint32_t& key : out->keys) {
+    key = in.get<uint32_t>();
+  }
   const auto kind = in.get<uint8_t>();
   out->kind = static_cast<Credit::Kind>(kind);
   return in.ok() && kind <= Credit::granted;
@@ -138,7 +175,7 @@ RecordBytes encode(const Notice& n) {
   out.put(n.sequence);
   out.put(static_cast<uint8_t>(n.kind));
   out.put(n.mark);
-  out.put(uint16_t{0});
+  out.put(n.stripes);
   out.put(n.bytes);
   return bytes;
 }
@@ -148,7 +185,7 @@ bool decode(std::span<const std::byte, kRecordBytes> bytes, Notice* out) {
   out->sequence = in.get<uint32_t>();
   const auto kind = in.get<uint8_t>();
   out->mark = in.get<Mark>();
-  in.skip(2);
+  out->stripes = in.get<uint16_t>();
   out->bytes = in.get<uint64_t>();
   out->kind = static_cast<Notice::Kind>(kind);
   return in.ok() && kind >= Notice::arrived && kind <= Notice::too_long;

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// What devices say about themselves, and transfers that stand still; on the fake.
+#include <poll.h>
+
+#include "tests/transport/conformance.h"
+#include "tests/transport/verbs_pair.h"
+
+namespace prunex::transport {
+namespace {
+
+using fake::World;
+
+// What the end says whose receive can never be answered; "": it is not answered, and lives.
+std::string end_of(Connection& c, std::byte* into, Ticket* ticket) {
+  if (*ticket == 0 && c.irecv(into, 1, nullptr, ticket) != Io::done) {
+    return c.error().text;
+  }
+  for (int i = 0; i < 2000; ++i) {
+    if (c.test(*ticket, nullptr) == Io::failed) {
+      return c.error().text;
+    }
+  }
+  return "";
+}
+
+TEST(Reports, B2_a_gid_that_moves) {
+  auto device = fake::plain_device();
+  device.ports.push_back(device.ports[0]);
+  device.ports[1].gids[1].bytes[15] = 99;
+  World world({device});
+  VerbsOptions options;
+  options.hca = "rxe0:1";
+  auto t = open_fake_verbs(world, options);
+  Pair p = make_pair(*t, *t);
+  ASSERT_TRUE(p.a && p.b);
+  std::byte byte{};
+  Ticket r = 0;
+  // Another port's: nothing here changes.
+  world.device(0).ports[1].gids[1] = {};
+  world.raise(0, IBV_EVENT_GID_CHANGE, 2);
+  EXPECT_EQ(end_of(*p.b, &byte, &r), "");
+  // Ours, but the entry in use is what it was.
+  world.device(0).ports[0].gids[0] = {};
+  world.raise(0, IBV_EVENT_GID_CHANGE, 1);
+  EXPECT_EQ(end_of(*p.b, &byte, &r), "");
+  // It moves on.
+  auto& gids = world.device(0).ports[0].gids;
+  gids.push_back(gids[1]);
+  gids[1] = {};
+  world.raise(0, IBV_EVENT_GID_CHANGE, 1);
+  const std::string text = end_of(*p.b, &byte, &r);
+  for (const char* part : {"GID 1 of rxe0:1", "::ffff:10.0.0.1", "RoCE v2", "is now empty"}) {
+    EXPECT_SAYS(text, part);
+  }
+  Pair q = make_pair(*t, *t);
+  ASSERT_TRUE(q.a && q.b);
+  EXPECT_EQ(world.ready_to_receive().back().ah_attr.grh.sgid_index, 2);
+  exchange(*q.a, *q.b, pattern(100'000, 1));
+}
+
+TEST(VerbsEvents, a_port_that_went_down_and_came_back_serves_again) {
+  World world({fake::plain_device()});
+  auto t = open_fake_verbs(world);
+  Pair p = make_pair(*t, *t);
+  ASSERT_TRUE(p.a && p.b);
+  std::byte byte{};
+  Ticket r = 0;
+  world.raise(0, IBV_EVENT_PORT_ERR, 1);
+  world.raise(0, IBV_EVENT_PORT_ACTIVE, 1);
+  EXPECT_EQ(end_of(*p.b, &byte, &r), "");
+  world.raise(0, IBV_EVENT_PORT_ERR, 1);
+  EXPECT_SAYS(end_of(*p.b, &byte, &r), "the port rxe0:1 has gone down");
+  world.raise(0, IBV_EVENT_PORT_ACTIVE, 1);
+  Pair q = make_pair(*t, *t);
+  ASSERT_TRUE(q.a && q.b);
+  exchange(*q.a, *q.b, pattern(100'000, 1));
+}
+
+TEST(VerbsEvents, any_of_its_ports_ends_a_connection_and_is_named) {
+  World world({fake::device_in("rxe0", 1, 1), fake::device_in("rxe1", 2, 1)});
+  VerbsOptions both, one;
+  both.rails = {0, 1};
+  auto t = open_fake_verbs(world, both), other = open_fake_verbs(world, one);
+  Pair p = make_pair(*t, *t), q = make_pair(*other, *other);
+  ASSERT_TRUE(p.a && p.b && q.a && q.b);
+  std::byte byte{};
+  Ticket r = 0;
+  world.raise(1, IBV_EVENT_PORT_ERR, 1);
+  EXPECT_SAYS(end_of(*p.b, &byte, &r), "rxe1:1 has gone down");
+  exchange(*q.a, *q.b, pattern(100'000, 1));
+}
+
+TEST(VerbsEvents, a_device_that_fails_is_named) {
+  World world({fake::plain_device("mlx5_7")});
+  auto t = open_fake_verbs(world);
+  Pair p = make_pair(*t, *t);
+  ASSERT_TRUE(p.a && p.b);
+  std::byte byte{};
+  Ticket r = 0;
+  world.raise(0, IBV_EVENT_DEVICE_FATAL, 0);
+  EXPECT_SAYS(end_of(*p.b, &byte, &r), "the device mlx5_7 has failed");
+}
+
+VerbsOptions impatient() {
+  VerbsOptions options;
+  options.stall_s = 0.05;
+  return options;
+}
+
+// Soft-RoCE takes 7 retries as for ever.
+TEST(VerbsEvents, a_device_that_tries_for_ever_is_given_up) {
+  World world({fake::plain_device()});
+  auto t = open_fake_verbs(world, impatient());
+  for (const bool sleeps : {false, true}) {
+    Pair p = make_pair(*t, *t);
+    ASSERT_TRUE(p.a && p.b);
+    if (sleeps) {
+      break;  // once the network is gone nobody connects: below
+    }
+    Pair q = make_pair(*t, *t);
+    world.swallow();
+    for (Connection* c : {p.a.get(), q.a.get()}) {
+      Ticket s = 0;
+      size_t bytes = 0;
+      std::vector<pollfd> fds;
+      ASSERT_EQ(c->isend(&bytes, sizeof bytes, nullptr, &s), Io::done);
+      Io io = Io::again;
+      const Deadline deadline = Deadline::after(kPatience);
+      while ((io = c->test(s, &bytes)) == Io::again && !deadline.passed()) {
+        if (c == q.a.get()) {  // asleep
+          fds.clear();
+          c->poll_fds(fds);
+          ASSERT_GT(poll(fds.data(), fds.size(), 30'000), 0);
+        }
+      }
+      EXPECT_EQ(io, Io::failed);
+      EXPECT_EQ(c->error().code, Code::timeout);
+      for (const char* part : {"0.05 s", "rxe0:1 to rxe0:1", "1 sends", "127.0.0.1"}) {
+        EXPECT_SAYS(c->error().text, part);
+      }
+    }
+    return;
+  }
+}
+
+TEST(VerbsEvents, a_message_that_stops_half_way_is_given_up) {
+  World world({fake::plain_device()});
+  auto patient = open_fake_verbs(world), t = open_fake_verbs(world, impatient());
+  Pair p = make_pair(*patient, *t), q = make_pair(*patient, *t);
+  ASSERT_TRUE(p.a && p.b && q.a && q.b);
+  std::vector<std::byte> data(1 << 20), into(1 << 20);
+  Ticket s = 0, r = 0;
+  ASSERT_EQ(p.b->irecv(into.data(), into.size(), nullptr, &r), Io::done);
+  (void)p.a->progress();
+  ASSERT_EQ(p.a->isend(data.data(), data.size(), nullptr, &s), Io::done);  // and then sleeps
+  size_t bytes = 0;
+  EXPECT_EQ(finish(*p.b, nullptr, r, &bytes), Io::failed);
+  EXPECT_EQ(p.b->error().code, Code::timeout) << p.b->error().text;
+  // One that has not begun may take its time.
+  ASSERT_EQ(q.b->irecv(into.data(), into.size(), nullptr, &r), Io::done);
+  const Deadline later = Deadline::after(0.2);
+  while (!later.passed()) {
+    ASSERT_EQ(q.b->test(r, &bytes), Io::again) << q.b->error().text;
+  }
+  ASSERT_EQ(q.a->isend(data.data(), data.size(), nullptr, &s), Io::done);
+  EXPECT_EQ(finish(*q.b, q.a.get(), r, &bytes), Io::done) << q.b->error().text;
+}
+
+}  // namespace
+}  // namespace prunex::transport
