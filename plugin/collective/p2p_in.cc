@@ -67,8 +67,9 @@ bool P2pIn::match_first() {
 }
 
 // Data follow in the order in which they were taken.
-void* P2pIn::room(size_t bytes) {
-  return !taking_.empty() && taking_.front().bytes == bytes ? taking_.front().buffer : nullptr;
+transport::Aside::Room P2pIn::room(size_t bytes) {
+  return {!taking_.empty() && taking_.front().bytes == bytes ? taking_.front().buffer : nullptr,
+          nullptr};
 }
 
 Result<bool> P2pIn::progress() {

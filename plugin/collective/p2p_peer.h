@@ -99,7 +99,7 @@ class P2pIn final : private transport::Aside {
     Note note;
     std::vector<std::byte> data;  // of an eager message
   };
-  void* room(size_t bytes) override;  // where offered data go
+  Room room(size_t bytes) override;  // where offered data go
   [[nodiscard]] Result<bool> read();
   [[nodiscard]] Result<bool> answer();
   void match();

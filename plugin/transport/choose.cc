@@ -101,6 +101,8 @@ VerbsOptions verbs_options(const IbConfig& ib, const SocketOptions& meeting, siz
   o.service_level = chosen(ib.service_level, 15);
   o.timeout = static_cast<uint8_t>(ib.timeout);
   o.retry_count = static_cast<uint8_t>(ib.retry_count);
+  o.queue_pairs = static_cast<size_t>(ib.queue_pairs);
+  o.stall_s = meeting.stall_s;
   return o;
 }
 

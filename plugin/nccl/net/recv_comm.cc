@@ -47,7 +47,7 @@ transport::Aside::Room RecvComm::Recv::room(size_t bytes_wanted) {
   }
   side = static_cast<RecvComm*>(owner)->buffers_.take(bytes_wanted);
   side_bytes = bytes_wanted;
-  return {side.memory.get(), nullptr};
+  return {side.memory.get(), side.region.get()};
 }
 
 int RecvComm::pump() {
