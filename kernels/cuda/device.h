@@ -8,9 +8,12 @@
 
 #if defined(__CUDACC__)
 #define PRUNEX_HD __host__ __device__ __forceinline__
-#define PRUNEX_UNROLL _Pragma("unroll")
 #else
 #define PRUNEX_HD inline
+#endif
+#if defined(__CUDA_ARCH__)
+#define PRUNEX_UNROLL _Pragma("unroll")
+#else
 #define PRUNEX_UNROLL
 #endif
 
@@ -41,7 +44,7 @@ namespace prunex::cuda {
 struct Divider {
   uint32_t magic = 1, shift = 0;
 
-  [[nodiscard]] static constexpr Divider of(uint32_t d) {
+  [[nodiscard]] static PRUNEX_HD constexpr Divider of(uint32_t d) {
     uint32_t shift = 0;
     while ((uint64_t{1} << shift) < d) {
       ++shift;

@@ -74,7 +74,7 @@ PRUNEX_HD void pack_lane(const Tile& tile, const Lane& lane, const Group& group,
 
 template <int kSize, bool kAudit>
 PRUNEX_HD void pack_pattern(const Tile& tile, const Word* words, const Part& part,
-                            const std::byte* from, std::byte* packed, uint64_t kept_begin,
+                            const std::byte* from, std::byte* packed, ptrdiff_t base,
                             uint32_t thread, uint32_t threads, Auditor* auditor) {
   constexpr int kUnroll = 4;
   constexpr uint32_t kWidth = kLane<kSize>;
@@ -105,7 +105,7 @@ PRUNEX_HD void pack_pattern(const Tile& tile, const Word* words, const Part& par
     PRUNEX_UNROLL
     for (int u = 0; u < kUnroll; ++u) {
       pack_lane<kSize, kAudit>(tile, lane[u], group[u], data[u],
-                               packed + (group[u].position - kept_begin) * kSize, auditor);
+                               packed + (base + group[u].offset) * kSize, auditor);
     }
   }
 }
@@ -148,11 +148,11 @@ PRUNEX_HD void pack_tile(const Tile& tile, const Word* words, const std::byte* b
     return;
   }
   if (tile.kind == TileKind::kept) {
-    copy_elements<kSize>(packed + (tile.kept + part.begin - range.kept_begin) * kSize,
+    copy_elements<kSize>(packed + (packed_base(tile, range) + part.begin) * kSize,
                          from + size_t{part.begin} * kSize, part.end - part.begin, thread, threads);
   } else if (tile.kind == TileKind::pattern) {
-    pack_pattern<kSize, kAudit>(tile, words, part, from, packed, range.kept_begin, thread, threads,
-                                auditor);
+    pack_pattern<kSize, kAudit>(tile, words, part, from, packed, packed_base(tile, range), thread,
+                                threads, auditor);
   } else if constexpr (kAudit) {
     audit_dropped<kSize>(tile, part, from, thread, threads, auditor);
   }
@@ -174,7 +174,7 @@ template <int kSize>
 
 template <int kSize>
 PRUNEX_HD void unpack_pattern(const Tile& tile, const Word* words, const Part& part,
-                              const std::byte* packed, uint64_t kept_begin, std::byte* to,
+                              const std::byte* packed, ptrdiff_t base, std::byte* to,
                               uint32_t thread, uint32_t threads) {
   constexpr int kUnroll = 2;
   constexpr uint32_t kWidth = 16 / kSize;
@@ -191,7 +191,7 @@ PRUNEX_HD void unpack_pattern(const Tile& tile, const Word* words, const Part& p
       if (index < lanes) {
         lane[u] = lane_of(index, kWidth, head, part);
         const Group group = locate(tile, words, lane[u].begin, lane[u].count);
-        data[u] = gather<kSize>(group, packed + (group.position - kept_begin) * kSize);
+        data[u] = gather<kSize>(group, packed + (base + group.offset) * kSize);
       }
     }
     PRUNEX_UNROLL
@@ -221,10 +221,10 @@ PRUNEX_HD void unpack_tile(const Tile& tile, const Word* words, const std::byte*
   const uint32_t n = part.end - part.begin;
   if (tile.kind == TileKind::kept) {
     copy_elements<kSize>(to + size_t{part.begin} * kSize,
-                         packed + (tile.kept + part.begin - range.kept_begin) * kSize, n, thread,
+                         packed + (packed_base(tile, range) + part.begin) * kSize, n, thread,
                          threads);
   } else if (tile.kind == TileKind::pattern) {
-    unpack_pattern<kSize>(tile, words, part, packed, range.kept_begin, to, thread, threads);
+    unpack_pattern<kSize>(tile, words, part, packed, packed_base(tile, range), to, thread, threads);
   } else {
     zero_elements<kSize>(to + size_t{part.begin} * kSize, n, thread, threads);
   }

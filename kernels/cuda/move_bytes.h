@@ -12,7 +12,7 @@ namespace prunex::cuda {
   if (tile.kind == TileKind::pattern) {
     return locate(tile, words, i, 1);
   }
-  return {tile.kind == TileKind::kept ? 1u : 0u, tile.kept + i};
+  return {tile.kind == TileKind::kept ? 1u : 0u, i};
 }
 
 PRUNEX_HD void pack_tile_bytes(const Tile& tile, const Word* words, const std::byte* buffer,
@@ -23,7 +23,7 @@ PRUNEX_HD void pack_tile_bytes(const Tile& tile, const Word* words, const std::b
     const Group group = locate_one(tile, words, i);
     const std::byte* from = buffer + (tile.elem + i) * size;
     if (group.bits != 0) {
-      copy_bytes(packed + (group.position - range.kept_begin) * size, from, size);
+      copy_bytes(packed + (packed_base(tile, range) + group.offset) * size, from, size);
     } else if (auditor != nullptr) {
       auditor->dropped(tile, i, load_bytes(from, size));
     }
@@ -38,7 +38,7 @@ PRUNEX_HD void unpack_tile_bytes(const Tile& tile, const Word* words, const std:
     const Group group = locate_one(tile, words, i);
     std::byte* to = buffer + (tile.elem + i) * size;
     if (group.bits != 0) {
-      copy_bytes(to, packed + (group.position - range.kept_begin) * size, size);
+      copy_bytes(to, packed + (packed_base(tile, range) + group.offset) * size, size);
     } else {
       for (uint32_t b = 0; b < size; ++b) {
         to[b] = std::byte{0};

@@ -56,7 +56,7 @@ PRUNEX_HD void reduce_tile(const Reduction& r, const Tile& tile, const Word* wor
     const Group group = locate_one(tile, words, i);
     const uint64_t element = tile.elem + i;
     if (group.bits != 0) {
-      reduce_one<A>(r, group.position - range.kept_begin, element);
+      reduce_one<A>(r, static_cast<uint64_t>(packed_base(tile, range) + group.offset), element);
     } else if (auditor != nullptr) {
       auditor->dropped(tile, i, load_bytes(r.source[r.own] + element * size, size));
     }

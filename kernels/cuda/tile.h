@@ -40,10 +40,10 @@ struct alignas(64) Tile {
 };
 static_assert(sizeof(Tile) == 64);
 
-// Up to 16 consecutive elements: which are kept, and the packed position of the first that is.
+// Up to 16 consecutive elements: which are kept, and the packed position of the first that is, from
+// Tile::kept on.
 struct Group {
-  uint32_t bits;
-  uint64_t position;
+  uint32_t bits, offset;
 };
 
 // Kept columns among [column, column + n) of a row; n <= 16, within one row.
@@ -74,13 +74,13 @@ struct Group {
   const uint32_t local = tile.first + i;
   uint32_t row = Divider{tile.magic, tile.shift}.divide(local);
   uint32_t column = local - row * tile.stride;
-  uint64_t rows_before = row;
+  uint32_t rows_before = row;
   bool kept = true;
   if (tile.all_rows == 0) {
     rows_before = popcount(tile.rows & ((uint64_t{1} << row) - 1));
     kept = (tile.rows >> row & 1) != 0;
   }
-  Group group{0, tile.kept + rows_before * tile.row_kept};
+  Group group{0, rows_before * tile.row_kept};
   uint32_t done = 0;
   while (true) {
     const uint32_t left = n - done;
@@ -88,7 +88,7 @@ struct Group {
     if (kept) {
       uint32_t rank = 0;
       group.bits |= column_bits(tile, words, column, in_row, &rank) << done;
-      group.position += done == 0 ? rank : 0;
+      group.offset += done == 0 ? rank : 0;
     }
     done += in_row;
     if (done == n) {
@@ -105,6 +105,12 @@ struct Group {
 struct Range {
   uint64_t begin, end, kept_begin;
 };
+
+// The packed position, from packed[0] on, of offset 0 of a tile; below zero where the range begins
+// within the tile.
+[[nodiscard]] PRUNEX_HD ptrdiff_t packed_base(const Tile& tile, const Range& range) {
+  return static_cast<ptrdiff_t>(tile.kept - range.kept_begin);
+}
 
 // Elements [begin, end) of a tile that lie in the range.
 struct Part {

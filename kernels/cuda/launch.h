@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Internal to libprunex-cuda: plans as the launchers see them. Only .cu files include this.
+#pragma once
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/table.h"
+#include "kernels/cuda/tuning.h"
+
+namespace prunex::cuda {
+
+struct Plan {
+  int device;
+  uint32_t sms;
+  Tuning tuning;
+  Tile* tiles;  // of the device
+  Word* words;  // of the device
+  size_t num_tiles, num_words;
+  uint64_t count;          // plan_reserve: elements
+  uint32_t tile_elements;  // plan_reserve
+};
+
+// What the blocks of an auditing launch leave for the last one to add up.
+inline constexpr uint32_t kMaxBlocks = 4096;
+struct alignas(16) AuditScratch {
+  uint32_t arrived;  // zero between launches
+  uint32_t padding[3];
+  AuditRecord of_block[kMaxBlocks];
+};
+
+[[nodiscard]] inline cudaStream_t stream_of(void* stream) {
+  return static_cast<cudaStream_t>(stream);
+}
+
+// cudaGetLastError also clears errors of the launch's configuration, which are not sticky.
+[[nodiscard]] inline int launched() { return cudaGetLastError(); }
+
+[[nodiscard]] inline uint32_t blocks_for(const Plan& plan, uint64_t tiles) {
+  const uint32_t blocks = grid_blocks(plan.tuning, plan.sms, tiles);
+  return blocks < kMaxBlocks ? blocks : kMaxBlocks;
+}
+
+// move.cu
+int pack(const MoveCall* call);
+int unpack(const MoveCall* call);
+int prepare_moves();  // loads the kernels, so that the first launch may be captured
+// reduce.cu
+int reduce(const ReduceCall* call);
+int prepare_reductions();
+// blocks.cu
+size_t block_scratch_bytes(size_t blocks);
+int pack_blocks(const BlockCall* call);
+int unpack_blocks(const BlockCall* call);
+int prepare_blocks();
+// index.cu
+size_t mask_scratch_bytes(uint64_t count);
+int index_from_bytes(const ByteMaskCall* call, uint32_t* index, uint32_t* kept);
+int runs_from_bytes(const ByteMaskCall* call, uint32_t* begin, uint32_t* length, uint32_t* runs);
+int plan_from_bytes(const ByteMaskCall* call, Plan* plan, uint32_t* kept);
+// score.cu
+size_t norm_scratch_bytes(const GroupShape* shape);
+int norms(const NormCall* call);
+size_t top_k_scratch_bytes(uint32_t groups);
+int top_k(const TopKCall* call);
+
+}  // namespace prunex::cuda

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scores of groups, and the groups that stay: the exact projection of H-SADMM.
+#include <thrust/iterator/counting_iterator.h>
+#include <thrust/iterator/transform_iterator.h>
+
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_segmented_reduce.cuh>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/norms.h"
+#include "kernels/cuda/scratch.h"
+
+namespace prunex::cuda {
+namespace {
+
+struct Square {
+  const std::byte* data;
+  GroupShape shape;
+  DType type;
+  __host__ __device__ double operator()(uint64_t i) const {
+    return square_of(type, data, shape.element(i));
+  }
+};
+struct GroupBegin {
+  uint64_t members;
+  __host__ __device__ uint64_t operator()(uint64_t group) const { return group * members; }
+};
+
+using Numbers = thrust::counting_iterator<uint64_t>;
+
+cudaError_t sum_squares(void* temporary, size_t& bytes, const NormCall& call) {
+  const auto squares = thrust::make_transform_iterator(
+      Numbers(0), Square{static_cast<const std::byte*>(call.data), call.shape, call.type});
+  const auto begins = thrust::make_transform_iterator(Numbers(0), GroupBegin{call.shape.members()});
+  return cub::DeviceSegmentedReduce::Sum(temporary, bytes, squares, call.out,
+                                         static_cast<int64_t>(call.shape.groups), begins,
+                                         begins + 1, stream_of(call.stream));
+}
+
+// Largest first; equal ones stay in their order, so that ties go to the lower group.
+cudaError_t sort(void* temporary, size_t& bytes, const uint32_t* keys, uint32_t* sorted,
+                 const uint32_t* groups, uint32_t* order, uint32_t n, cudaStream_t stream) {
+  return cub::DeviceRadixSort::SortPairsDescending(temporary, bytes, keys, sorted, groups, order, n,
+                                                   0, 32, stream);
+}
+
+__global__ void __launch_bounds__(kMaxThreads)
+    keys_kernel(const float* scores, const uint8_t* incumbents, float factor, uint32_t n,
+                uint32_t* keys, uint32_t* groups) {
+  const uint32_t g = blockIdx.x * blockDim.x + threadIdx.x;
+  if (g < n) {
+    const bool incumbent = incumbents != nullptr && incumbents[g] != 0;
+    keys[g] = order_key(incumbent ? scores[g] * factor : scores[g]);
+    groups[g] = g;
+  }
+}
+
+__global__ void __launch_bounds__(kMaxThreads)
+    keep_kernel(const uint32_t* order, uint32_t n, uint32_t keep, uint8_t* keep_out) {
+  const uint32_t place = blockIdx.x * blockDim.x + threadIdx.x;
+  if (place < n) {
+    keep_out[order[place]] = place < keep ? 1 : 0;
+  }
+}
+
+struct Layout {
+  uint32_t *keys, *sorted, *groups, *order;
+  void* temporary;
+  size_t temporary_bytes = 0;
+};
+
+size_t lay_out(uint32_t n, void* scratch, Layout& out) {
+  sort(nullptr, out.temporary_bytes, nullptr, nullptr, nullptr, nullptr, n, nullptr);
+  Carver carver(scratch);
+  out.keys = carver.take<uint32_t>(n);
+  out.sorted = carver.take<uint32_t>(n);
+  out.groups = carver.take<uint32_t>(n);
+  out.order = carver.take<uint32_t>(n);
+  out.temporary = carver.take<std::byte>(out.temporary_bytes);
+  return carver.used();
+}
+
+}  // namespace
+
+size_t norm_scratch_bytes(const GroupShape* shape) {
+  NormCall call{};
+  call.shape = *shape;
+  size_t bytes = 0;
+  sum_squares(nullptr, bytes, call);
+  return bytes;
+}
+
+int norms(const NormCall* call) {
+  if (!is_float(call->type)) {
+    return cudaErrorInvalidValue;
+  }
+  if (call->shape.groups == 0) {
+    return cudaSuccess;
+  }
+  size_t bytes = call->scratch_bytes;
+  return sum_squares(call->scratch, bytes, *call);
+}
+
+size_t top_k_scratch_bytes(uint32_t groups) {
+  Layout unused;
+  return lay_out(groups, nullptr, unused);
+}
+
+int top_k(const TopKCall* call) {
+  Layout layout;
+  if (call->keep > call->groups ||
+      lay_out(call->groups, call->scratch, layout) > call->scratch_bytes) {
+    return cudaErrorInvalidValue;
+  }
+  if (call->groups == 0) {
+    return cudaSuccess;
+  }
+  const cudaStream_t stream = stream_of(call->stream);
+  const uint32_t blocks = (call->groups + kMaxThreads - 1) / kMaxThreads;
+  keys_kernel<<<blocks, kMaxThreads, 0, stream>>>(call->scores, call->incumbents, call->factor,
+                                                  call->groups, layout.keys, layout.groups);
+  const cudaError_t error = sort(layout.temporary, layout.temporary_bytes, layout.keys,
+                                 layout.sorted, layout.groups, layout.order, call->groups, stream);
+  if (error != cudaSuccess) {
+    return error;
+  }
+  keep_kernel<<<blocks, kMaxThreads, 0, stream>>>(layout.order, call->groups, call->keep,
+                                                  call->keep_out);
+  return launched();
+}
+
+}  // namespace prunex::cuda
