@@ -140,6 +140,7 @@ void Comm::serve() {
     if (alive && control_->aborted()) {
       context_.memory.ring();  // whoever sleeps in a call looks at the verdict
     }
+    tell_abort();
   }
 }
 
@@ -170,9 +171,11 @@ Result<> Comm::all_reduce(const CallSpec& spec) {
   return result;
 }
 
-std::shared_ptr<Request> Comm::submit(const CallSpec& spec) {
+std::shared_ptr<Request> Comm::submit(const CallSpec& spec,
+                                      std::function<void(const Result<>&)> on_complete) {
   auto request = std::make_shared<Request>();
   request->spec = spec;
+  request->on_complete = std::move(on_complete);
   {
     const std::lock_guard lock(queue_mutex_);
     queue_.push_back(request);
@@ -204,7 +207,7 @@ Result<> Comm::run_if_alive(const CallSpec& spec) {
   if (dead_) {
     return tl::unexpected(*dead_);
   }
-  return run_alive(spec);
+  return spec.announced != nullptr ? run_announced(spec) : run_alive(spec);
 }
 
 std::shared_ptr<const Plan> Comm::plan_for(const PlanRequest& request) {
@@ -229,10 +232,13 @@ std::shared_ptr<const Plan> Comm::plan_for(const PlanRequest& request) {
 
 Result<Outcome> Comm::exchange(const CallSpec& spec, const MaskedLayout& masked, bool audited,
                                bool counted) {
-  const auto plan = plan_for({masked.layout.kept, spec.type, spec.op, spec.scope, spec.count});
+  static const Layout nothing = dense_layout(0);
+  const Layout& moved = spec.announced != nullptr ? nothing : masked.layout;
+  const uint64_t dense = spec.announced != nullptr ? 0 : spec.count;
+  const auto plan = plan_for({moved.kept, spec.type, spec.op, spec.scope, dense});
   ExchangeInput in;
   in.plan = plan.get();
-  in.layout = &masked.layout;
+  in.layout = &moved;
   in.send = spec.send;
   in.recv = spec.recv;
   in.audited = audited;
@@ -261,7 +267,7 @@ Result<Outcome> Comm::exchange(const CallSpec& spec, const MaskedLayout& masked,
   auto outcome = one.run();
   PRUNEX_LOG(
       trace, "exchange %llu: %s; sent %llu and received %llu bytes; %s; %s",
-      static_cast<unsigned long long>(in.turn), what_it_moves(*plan, spec, masked.layout).c_str(),
+      static_cast<unsigned long long>(in.turn), what_it_moves(*plan, spec, moved).c_str(),
       static_cast<unsigned long long>(bytes_between_nodes(&LeaderLinks::bytes_sent) - sent),
       static_cast<unsigned long long>(bytes_between_nodes(&LeaderLinks::bytes_received) - received),
       time_of_stages(before, context_.times).c_str(),
