@@ -45,12 +45,13 @@ class Current {
 
 }  // namespace
 
-DeviceComm::DeviceComm(collective::Comm& comm, const cuda::Table& table, int device)
+DeviceComm::DeviceComm(collective::Comm& comm, const cuda::Table& table, int device,
+                       const topo::World* world)
     : comm_(comm),
       cuda_(table),
       device_(device),
-      world_(comm.world()),
-      node_(node_of(comm.world(), comm.rank())),
+      world_(world != nullptr ? *world : comm.world()),
+      node_(node_of(world_, comm.rank())),
       local_(static_cast<size_t>(world_.local_of[static_cast<size_t>(comm.rank())])),
       rails_(static_cast<size_t>(world_.rails)),
       cliques_(world_, comm.rank()) {

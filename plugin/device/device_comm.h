@@ -23,8 +23,10 @@ using collective::CallSpec;
 
 class DeviceComm {
  public:
-  // Of one device; the communicator must outlive it. Talks to nobody.
-  DeviceComm(collective::Comm& comm, const cuda::Table& table, int device);
+  // Of one device; the communicator must outlive it, and the world, which is the communicator's own
+  // but for tests of other rails. Talks to nobody.
+  DeviceComm(collective::Comm& comm, const cuda::Table& table, int device,
+             const topo::World* world = nullptr);
   ~DeviceComm();  // waits for what was enqueued
   DeviceComm(const DeviceComm&) = delete;
   DeviceComm& operator=(const DeviceComm&) = delete;
