@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint64_t kSampleFirst = 10, kSampleEvery = 64;
 constexpr size_t kAnnouncedLimit = 256;  // headers under way, when the host runs far ahead
+constexpr double kDrainS = 10;
 constexpr uint64_t kHeaderOfDevice = 0x6465766963650000;
 
 const topo::Node& node_of(const topo::World& world, int rank) {
@@ -70,10 +71,9 @@ DeviceComm::~DeviceComm() {
     (void)request->wait();
   }
   const Current current(cuda_, device_);
-  if (any_call_ && !failed_) {
-    if (auto done = await(last_event_); !done) {
-      fail_now(done.error());
-    }
+  if (auto done = failed_ ? failure() : any_call_ ? await(last_event_) : Result<>(); !done) {
+    fail_now(done.error());
+    drain();
   }
   for (auto& [key, armed] : armed_) {
     destroy(*armed);
@@ -94,6 +94,17 @@ DeviceComm::~DeviceComm() {
   }
   const std::lock_guard lock(mutex_);
   cliques_.destroy();
+}
+
+// What was enqueued before the end runs on, and still uses our memory.
+void DeviceComm::drain() {
+  const Deadline deadline = Deadline::after(kDrainS);
+  int done = any_call_ ? 0 : 1;
+  while (done == 0 && !deadline.passed() && cuda_.event_done(last_event_, &done) == 0 &&
+         done == 0) {
+    const timespec t{0, 100'000};
+    ::nanosleep(&t, nullptr);
+  }
 }
 
 Result<> DeviceComm::all_reduce(const CallSpec& spec, int device, void* stream) {
@@ -177,11 +188,11 @@ Result<> DeviceComm::run_eager(const CallSpec& spec, void* stream, int attempt) 
   if (result && !violated && armed->compact) {
     result = unpack(*armed, spec, stream);
   }
-  if (result) {
-    result = check_cuda(cuda_, cuda_.event_record(last_event_, stream), "recording an event");
-    last_stream_ = stream;
-    any_call_ = true;
-  }
+  const Result<> recorded =
+      check_cuda(cuda_, cuda_.event_record(last_event_, stream), "recording an event");
+  last_stream_ = stream;
+  any_call_ = true;
+  result = result ? recorded : result;
   if (!result) {
     return tl::unexpected(give_up(result.error()));
   }

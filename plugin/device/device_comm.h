@@ -68,6 +68,7 @@ class DeviceComm {
   [[nodiscard]] Patience patience() const;
   [[nodiscard]] Error give_up(const Error& finding);
   void fail_now(const Error& error);
+  void drain();
   [[nodiscard]] Result<> check_sticky() const;
   [[nodiscard]] Result<> order_after_last(void* stream);
   [[nodiscard]] Result<> await(void* event);

@@ -132,6 +132,7 @@ int meet_at(const MemberPtr& member, std::map<uint64_t, Clique::Round>& rounds, 
   }
   c.changed.wait(lock, [&] { return round.done || member->aborted; });
   if (!round.done) {
+    round.works.erase(member->rank);  // its buffers may go now; the round never ends
     return 0;
   }
   if (child != nullptr) {
