@@ -81,8 +81,6 @@ int perform(const std::map<int, Work>& works) {
       all.resize(part);
       std::memcpy(all.data(), works.at(first.root).send, part);
       break;
-    case Verb::split:
-      return kInvalidUsage;
   }
   for (const auto& [rank, w] : works) {
     if (w.verb == Verb::reduce && rank != w.root) {
@@ -95,38 +93,16 @@ int perform(const std::map<int, Work>& works) {
   return 0;
 }
 
-void make_children(Clique::Round& round) {
-  std::map<int, std::vector<std::pair<int, int>>> groups;  // color: (key, rank)
-  for (const auto& [rank, w] : round.works) {
-    if (w.color >= 0) {
-      groups[w.color].emplace_back(w.key, rank);
-    }
-  }
-  for (auto& [color, ranks] : groups) {
-    std::sort(ranks.begin(), ranks.end());
-    auto clique = std::make_shared<Clique>(static_cast<int>(ranks.size()));
-    clique->joined = clique->size;
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      auto child = std::make_shared<Member>();
-      child->clique = clique;
-      child->rank = static_cast<int>(i);
-      round.children[ranks[i].second] = std::move(child);
-    }
-  }
-}
+}  // namespace
 
-int meet_at(const MemberPtr& member, std::map<uint64_t, Clique::Round>& rounds, uint64_t turn,
-            const Work& work, MemberPtr* child) {
+int meet(const MemberPtr& member, const Work& work) {
   Clique& c = *member->clique;
+  const uint64_t turn = member->met++;
   std::unique_lock lock(c.mutex);
-  Clique::Round& round = rounds[turn];
+  Clique::Round& round = c.rounds[turn];
   round.works[member->rank] = work;
   if (static_cast<int>(round.works.size()) == c.size) {
-    if (child != nullptr) {
-      make_children(round);
-    } else {
-      round.error = perform(round.works);
-    }
+    round.error = perform(round.works);
     round.done = true;
     c.changed.notify_all();
   }
@@ -135,25 +111,46 @@ int meet_at(const MemberPtr& member, std::map<uint64_t, Clique::Round>& rounds, 
     round.works.erase(member->rank);  // its buffers may go now; the round never ends
     return 0;
   }
-  if (child != nullptr) {
-    const auto found = round.children.find(member->rank);
-    *child = found == round.children.end() ? nullptr : found->second;
-  }
   const int error = round.error;
   if (++round.left == c.size) {
-    rounds.erase(turn);
+    c.rounds.erase(turn);
   }
   return error;
 }
 
-}  // namespace
-
-int meet(const MemberPtr& member, const Work& work) {
-  return meet_at(member, member->clique->rounds, member->met++, work, nullptr);
+std::mutex& split_mutex() {
+  static std::mutex mutex;
+  return mutex;
 }
 
-int split(const MemberPtr& member, const Work& work, MemberPtr* out) {
-  return meet_at(member, member->clique->splits, member->splits++, work, out);
+MemberPtr split(const MemberPtr& member, int color, int key) {
+  const std::lock_guard lock(split_mutex());
+  auto& parts = member->clique->splits[member->splits++].parts;
+  MemberPtr child = color >= 0 ? std::make_shared<Member>() : nullptr;
+  member->splitting = true;
+  parts[member->rank] = {color, key, member, child};
+  if (static_cast<int>(parts.size()) < member->clique->size) {
+    return child;
+  }
+  std::map<int, std::map<std::pair<int, int>, MemberPtr>> groups;  // color: (key, rank): child
+  for (const auto& [rank, part] : parts) {
+    if (part.color >= 0) {
+      groups[part.color][{part.key, rank}] = part.child;
+    }
+  }
+  for (auto& [of, members] : groups) {
+    auto clique = std::make_shared<Clique>(static_cast<int>(members.size()));
+    clique->joined = clique->size;
+    int at = 0;
+    for (auto& [place, one] : members) {
+      one->rank = at++;
+      one->clique = clique;
+    }
+  }
+  for (const auto& [rank, part] : parts) {
+    part.parent->splitting = false;
+  }
+  return child;
 }
 
 }  // namespace prunex::test::standin

@@ -151,18 +151,18 @@ EXPORT int ncclCommSplit(void* comm, int color, int key, void** out, Config*) {
   if (const int code = entered("CommSplit"); code != 0) {
     return code;
   }
-  Work work;
-  work.verb = Verb::split;
-  work.color = color;
-  work.key = key;
-  MemberPtr child;
-  const int error = split(*static_cast<MemberPtr*>(comm), work, &child);
+  MemberPtr child = split(*static_cast<MemberPtr*>(comm), color, key);
   *out = child != nullptr ? handle_of(std::move(child)) : nullptr;
-  return error;
+  return kInProgress;
 }
 
 EXPORT int ncclCommGetAsyncError(void* comm, int* error) {
   const MemberPtr& member = *static_cast<MemberPtr*>(comm);
+  const std::lock_guard splits(split_mutex());
+  if (member->clique == nullptr || member->splitting) {
+    *error = kInProgress;
+    return 0;
+  }
   const std::lock_guard lock(member->clique->mutex);
   *error = member->error;
   if (*error == 0 && member->clique->joined < member->clique->size) {
@@ -173,7 +173,8 @@ EXPORT int ncclCommGetAsyncError(void* comm, int* error) {
 
 EXPORT int ncclCommAbort(void* comm) {
   auto* handle = static_cast<MemberPtr*>(comm);
-  {
+  const std::lock_guard splits(split_mutex());
+  if ((*handle)->clique != nullptr) {
     const std::lock_guard lock((*handle)->clique->mutex);
     (*handle)->aborted = true;
     (*handle)->clique->changed.notify_all();
@@ -213,26 +214,22 @@ EXPORT int ncclGroupEnd() {
 
 EXPORT int ncclAllReduce(const void* send, void* recv, size_t count, int type, int op, void* comm,
                          void* stream) {
-  return collective("AllReduce", comm, {Verb::all_reduce, send, recv, count, type, op, 0, 0, 0},
-                    stream);
+  return collective("AllReduce", comm, {Verb::all_reduce, send, recv, count, type, op, 0}, stream);
 }
 EXPORT int ncclReduce(const void* send, void* recv, size_t count, int type, int op, int root,
                       void* comm, void* stream) {
-  return collective("Reduce", comm, {Verb::reduce, send, recv, count, type, op, root, 0, 0},
-                    stream);
+  return collective("Reduce", comm, {Verb::reduce, send, recv, count, type, op, root}, stream);
 }
 EXPORT int ncclReduceScatter(const void* send, void* recv, size_t count, int type, int op,
                              void* comm, void* stream) {
-  return collective("ReduceScatter", comm,
-                    {Verb::reduce_scatter, send, recv, count, type, op, 0, 0, 0}, stream);
+  return collective("ReduceScatter", comm, {Verb::reduce_scatter, send, recv, count, type, op, 0},
+                    stream);
 }
 EXPORT int ncclAllGather(const void* send, void* recv, size_t count, int type, void* comm,
                          void* stream) {
-  return collective("AllGather", comm, {Verb::all_gather, send, recv, count, type, 0, 0, 0, 0},
-                    stream);
+  return collective("AllGather", comm, {Verb::all_gather, send, recv, count, type, 0, 0}, stream);
 }
 EXPORT int ncclBroadcast(const void* send, void* recv, size_t count, int type, int root, void* comm,
                          void* stream) {
-  return collective("Broadcast", comm, {Verb::broadcast, send, recv, count, type, 0, root, 0, 0},
-                    stream);
+  return collective("Broadcast", comm, {Verb::broadcast, send, recv, count, type, 0, root}, stream);
 }
