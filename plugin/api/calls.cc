@@ -138,7 +138,7 @@ Result<> start(prunex_comm_t comm, CallSpec spec, prunex_layout_t layout, void* 
   if (place->memory == device::Memory::device) {
     return start_on_device(**entry, spec, place->device, stream, request);
   }
-  if (stream != nullptr) {
+  if (stream != nullptr && spec.count > 0) {
     return fail(Code::invalid_argument,
                 "stream is given, yet the buffers are host memory: pass NULL, or device buffers");
   }

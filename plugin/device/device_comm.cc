@@ -134,7 +134,7 @@ Result<> DeviceComm::run(const CallSpec& spec, void* stream, int attempt) {
     return run_captured(spec, stream);
   }
   Result<> result = check_sticky();
-  if (result && cliques_.ready(false)) {
+  if (result) {
     const std::lock_guard lock(mutex_);
     result = failed_ ? failure() : cliques_.check();
   }

@@ -259,15 +259,10 @@ Result<> Cliques::settle(int result, nccl::Comm comm, const char* what,
                                   : Result<>(tl::unexpected(error_of(result, comm, what)));
 }
 
-Result<> Cliques::end_group(std::vector<nccl::Comm> comms, const char* what,
+Result<> Cliques::end_group(int result, nccl::Comm comm, const char* what,
                             const Patience& patience) const {
-  const int result = api_->GroupEnd();
-  for (const nccl::Comm comm : comms) {
-    if (auto settled = settle(result, comm, what, patience); !settled) {
-      return settled;
-    }
-  }
-  return {};
+  const int ended = api_->GroupEnd();
+  return settle(nccl::good(result) ? ended : result, comm, what, patience);
 }
 
 template <class Visit>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL's communicators of one rank: the world, its node, and the rails that it leads.
 #pragma once
+#include <atomic>
 #include <functional>
 #include <map>
 #include <string>
@@ -37,8 +38,8 @@ class Cliques {
   // Waits while the communicator is still busy with starting a call.
   [[nodiscard]] Result<> settle(int result, nccl::Comm comm, const char* what,
                                 const Patience& patience) const;
-  // Ends a group of calls on these communicators.
-  [[nodiscard]] Result<> end_group(std::vector<nccl::Comm> comms, const char* what,
+  // Ends a group of calls on a communicator; `result`: of the calls so far.
+  [[nodiscard]] Result<> end_group(int result, nccl::Comm comm, const char* what,
                                    const Patience& patience) const;
   // Errors that came after calls were started.
   [[nodiscard]] Result<> check() const;
@@ -66,7 +67,7 @@ class Cliques {
   const NcclApi* api_ = nullptr;
   nccl::Comm world_comm_ = nullptr, node_comm_ = nullptr;
   std::vector<nccl::Comm> rails_;
-  bool node_ready_ = false, world_ready_ = false;
+  std::atomic<bool> node_ready_{false}, world_ready_{false};
 };
 
 }  // namespace prunex::device

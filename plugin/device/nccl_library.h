@@ -20,6 +20,10 @@ using Comm = void*;
 using Stream = void*;
 
 inline constexpr int kSuccess = 0, kInProgress = 7;
+// Of a call inside a group: it is taken.
+[[nodiscard]] constexpr bool good(int result) {
+  return result == kSuccess || result == kInProgress;
+}
 inline constexpr int kSum = 0, kProd = 1, kMax = 2, kMin = 3;
 inline constexpr int kNoColor = -1;
 

@@ -136,14 +136,11 @@ Result<> DeviceComm::among(nccl::Comm comm, const Armed& armed, const CallSpec& 
     result = api.AllReduce(flow.from, flow.to, armed.elements, nccl::type_of(armed.partial),
                            nccl::op_of(spec.op), comm, flow.stream);
   }
-  if (result == nccl::kSuccess && flow.audited) {
+  if (nccl::good(result) && flow.audited) {
     result = api.AllReduce(common_ + CommonMemory::kRecord, common_ + CommonMemory::kStatus,
                            CommonMemory::kCounts, kCountsType, nccl::kSum, comm, flow.stream);
   }
-  Result<> ended = cliques_.end_group({comm}, "ncclAllReduce", patience());
-  return result == nccl::kSuccess || !ended
-             ? ended
-             : cliques_.settle(result, comm, "ncclAllReduce", patience());
+  return cliques_.end_group(result, comm, "ncclAllReduce", patience());
 }
 
 // All of one size on all nodes: what lies behind the last element is nobody's.
@@ -188,22 +185,19 @@ Result<> DeviceComm::gather_in_node(const CallSpec& spec, const Armed& armed, co
     result = api.ReduceScatter(flow.from, flow.to + local_ * armed.share * size, armed.share, type,
                                op, comm, flow.stream);
   }
-  for (size_t r = 0; !even_ && result == nccl::kSuccess && r < rails_; ++r) {
+  for (size_t r = 0; !even_ && nccl::good(result) && r < rails_; ++r) {
     const RailShare share = share_of(armed, spec, r);
     if (share.count > 0) {
       result = api.Reduce(flow.from + share.offset * size, flow.to + share.offset * size,
                           share.count, type, op, leader_locals_[r], comm, flow.stream);
     }
   }
-  if (result == nccl::kSuccess && flow.audited) {
+  if (nccl::good(result) && flow.audited) {
     result = api.Reduce(common_ + CommonMemory::kRecord, common_ + CommonMemory::kStatus,
                         CommonMemory::kCounts, kCountsType, nccl::kSum, leader_locals_[0], comm,
                         flow.stream);
   }
-  Result<> ended = cliques_.end_group({comm}, "the reduction inside the node", patience());
-  return result == nccl::kSuccess || !ended
-             ? ended
-             : cliques_.settle(result, comm, "the reduction inside the node", patience());
+  return cliques_.end_group(result, comm, "the reduction inside the node", patience());
 }
 
 Result<> DeviceComm::between_leaders(const CallSpec& spec, const Armed& armed, const Flow& flow) {
@@ -225,16 +219,12 @@ Result<> DeviceComm::between_leaders(const CallSpec& spec, const Armed& armed, c
           api.AllReduce(flow.from + share.offset * size, flow.to + share.offset * size, share.count,
                         nccl::type_of(armed.partial), nccl::op_of(spec.op), comm, flow.stream);
     }
-    if (result == nccl::kSuccess && status) {
+    if (nccl::good(result) && status) {
       std::byte* const to = common_ + CommonMemory::kStatus;
       result = api.AllReduce(inside_done ? to : common_ + CommonMemory::kRecord, to,
                              CommonMemory::kCounts, kCountsType, nccl::kSum, comm, flow.stream);
     }
-    auto ended = cliques_.end_group({comm}, kWhat, patience());
-    if (ended && result != nccl::kSuccess) {
-      ended = cliques_.settle(result, comm, kWhat, patience());
-    }
-    if (!ended) {
+    if (auto ended = cliques_.end_group(result, comm, kWhat, patience()); !ended) {
       return ended;
     }
   }
@@ -258,21 +248,18 @@ Result<> DeviceComm::spread(const CallSpec& spec, const Armed& armed, const Flow
     result = api.AllGather(flow.out + local_ * armed.share * size, flow.out, armed.share, type,
                            comm, flow.stream);
   }
-  for (size_t r = 0; !gathered && result == nccl::kSuccess && r < rails_; ++r) {
+  for (size_t r = 0; !gathered && nccl::good(result) && r < rails_; ++r) {
     const RailShare share = share_of(armed, spec, r);
     std::byte* const at = flow.out + share.offset * size;
     if (share.count > 0) {
       result = api.Broadcast(at, at, share.count, type, leader_locals_[r], comm, flow.stream);
     }
   }
-  if (result == nccl::kSuccess && flow.audited) {
+  if (nccl::good(result) && flow.audited) {
     result = api.Broadcast(status, status, CommonMemory::kCounts, kCountsType, leader_locals_[0],
                            comm, flow.stream);
   }
-  Result<> ended = cliques_.end_group({comm}, "the spread inside the node", patience());
-  return result == nccl::kSuccess || !ended
-             ? ended
-             : cliques_.settle(result, comm, "the spread inside the node", patience());
+  return cliques_.end_group(result, comm, "the spread inside the node", patience());
 }
 
 // The one division, and back to the user's type.
