@@ -139,8 +139,12 @@ Result<> start(prunex_comm_t comm, CallSpec spec, prunex_layout_t layout, void* 
     return start_on_device(**entry, spec, place->device, stream, request);
   }
   if (stream != nullptr && spec.count > 0) {
-    return fail(Code::invalid_argument,
-                "stream is given, yet the buffers are host memory: pass NULL, or device buffers");
+    auto table = device::cuda_table();
+    return table ? fail(Code::invalid_argument,
+                        "stream is given, yet the buffers are host memory: pass NULL, or device "
+                        "buffers")
+                 : fail(Code::unsupported,
+                        "stream: device buffers cannot be used: " + table.error().text);
   }
   if (request == nullptr) {
     return c.all_reduce(spec);
