@@ -287,7 +287,8 @@ typedef struct {
  * graph) and dense. Replays of a graph and other calls of the communicator must be ordered by the
  * caller, the same on all ranks. MAX and MIN follow NCCL where values are NaN; 16-bit types are
  * rounded at every step that NCCL adds. A difference between ranks that is found only after one of
- * them has enqueued its part ends the communicator. */
+ * them has enqueued its part ends the communicator. Results of calls that were under way when a
+ * communicator ended are not valid; the next call says that it has. */
 PRUNEX_API prunex_result_t prunex_all_reduce(prunex_comm_t comm, const void* send, void* recv,
                                              size_t count, prunex_dtype_t dtype, prunex_op_t op,
                                              prunex_layout_t layout, const prunex_call_t* call);

@@ -266,11 +266,11 @@ Result<> Cliques::end_group(int result, nccl::Comm comm, const char* what,
 }
 
 template <class Visit>
-void Cliques::each(Visit visit) {
+void Cliques::each(Visit visit) {  // the node first: an aborted sum should reach few
+  visit(node_comm_, "the node's communicator");
   for (nccl::Comm& rail : rails_) {
     visit(rail, "the leaders' communicator");
   }
-  visit(node_comm_, "the node's communicator");
   visit(world_comm_, "the world's communicator");
 }
 

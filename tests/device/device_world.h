@@ -52,6 +52,11 @@ struct DeviceRank {
   [[nodiscard]] Result<> call(const collective::CallSpec& spec) const {
     return device.all_reduce(spec, 0, handle());
   }
+  // With all calls so far counted: their headers are compared in the background.
+  [[nodiscard]] collective::CommStats stats() const {
+    comm.wait_idle();
+    return comm.stats();
+  }
   // An in-place sum of floats; waits for the stream.
   [[nodiscard]] Result<> sum(DeviceBuffer& buffer, const MaskedPtr& masked, uint64_t count,
                              collective::Scope scope = collective::Scope::world) const {

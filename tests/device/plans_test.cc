@@ -55,7 +55,7 @@ TEST(DevicePlans, MasksThatChangeOnAllRanksAreArmedAgain) {
       ASSERT_TRUE(r.sum(buffer, striped(kCount, 1, of, Contract::lossless), kCount));
       EXPECT_EQ(buffer.floats(), sum_of(in)) << of;
     }
-    EXPECT_EQ(r.comm.stats().calls_compact, 5u);
+    EXPECT_EQ(r.stats().calls_compact, 5u);
   });
 }
 

@@ -99,6 +99,9 @@ int meet(const MemberPtr& member, const Work& work) {
   Clique& c = *member->clique;
   const uint64_t turn = member->met++;
   std::unique_lock lock(c.mutex);
+  if (member->aborted) {
+    return 0;
+  }
   Clique::Round& round = c.rounds[turn];
   round.works[member->rank] = work;
   if (static_cast<int>(round.works.size()) == c.size) {

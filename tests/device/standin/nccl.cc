@@ -51,6 +51,7 @@ void launch(const Pending& p) {
   prunex::test::enqueue_on(p.stream, [p] {
     if (p.async != 0) {
       p.member->error = p.async;
+      p.member->aborted = true;  // it takes part in nothing any more
       return;
     }
     if (const int error = meet(p.member, p.work); error != 0) {
