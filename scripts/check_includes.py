@@ -12,7 +12,8 @@ import sys
 BASE = ["plugin/base"]
 PARTS = BASE + ["kernels", "topology", "plugin/transport", "plugin/bootstrap"]
 CORE = PARTS + ["plugin/collective"]
-TOP = CORE + ["plugin/api", "include"]
+DEVICE = CORE + ["plugin/device"]
+TOP = DEVICE + ["plugin/api", "include"]
 ALLOWED = {
     "include": [],
     "plugin/base": [],
@@ -21,8 +22,9 @@ ALLOWED = {
     "plugin/transport": BASE,
     "plugin/bootstrap": BASE,
     "plugin/collective": PARTS,
-    "plugin/api": CORE + ["include"],
-    "plugin": CORE + ["plugin/api"],
+    "plugin/device": CORE,
+    "plugin/api": DEVICE + ["include"],
+    "plugin": DEVICE + ["plugin/api"],
     "plugin/nccl": TOP,
     "tools": TOP + ["plugin/nccl"],
     "bench": TOP + ["plugin/nccl", "tools"],

@@ -262,7 +262,8 @@ PRUNEX_API prunex_result_t prunex_comm_topology(prunex_comm_t comm, char* text, 
 typedef struct {
   size_t struct_size;
   prunex_scope_t scope;
-  void* stream;              /* reserved for device buffers; NULL */
+  void* stream;              /* of device buffers: the caller's CUDA stream (NULL: the default
+                                stream); of host buffers: NULL */
   prunex_request_t* request; /* NULL: blocking. Otherwise the call returns at once. */
 } prunex_call_t;
 
@@ -273,7 +274,21 @@ typedef struct {
  * error. layout 0: by address of send (or of recv when in place), dense when nothing is registered
  * there. call NULL: world, blocking. Outputs are bit-identical on all ranks and from run to run.
  * Buffers must not be touched until the call has completed; they are written only once the call is
- * certain to succeed, save for a peer's death during the final spread. */
+ * certain to succeed, save for a peer's death during the final spread.
+ *
+ * Device buffers (CUDA; both of one device, the same for all calls of a communicator) need
+ * libprunex-cuda.so, beside this library, and NCCL's libnccl.so.2; without them: UNSUPPORTED, and
+ * the text says what is missing. The call is enqueued on `stream` and returns, also with `request`,
+ * which then is complete at once; synchronise the stream before the result is read. Calls with
+ * masks under check (LOSSLESS, SAMPLED when due) wait for the device before the result is written.
+ * The first call with a layout, its masks, count, type, operation and scope makes a plan; it may
+ * allocate and wait. While a stream is captured into a CUDA graph only calls that have a plan can
+ * be made; PROJECT, SAMPLED (always checked; a violation is an error of the next call outside the
+ * graph) and dense. Replays of a graph and other calls of the communicator must be ordered by the
+ * caller, the same on all ranks. MAX and MIN follow NCCL where values are NaN; 16-bit types are
+ * rounded at every step that NCCL adds. A difference between ranks that is found only after one of
+ * them has enqueued its part ends the communicator. Results of calls that were under way when a
+ * communicator ended are not valid; the next call says that it has. */
 PRUNEX_API prunex_result_t prunex_all_reduce(prunex_comm_t comm, const void* send, void* recv,
                                              size_t count, prunex_dtype_t dtype, prunex_op_t op,
                                              prunex_layout_t layout, const prunex_call_t* call);

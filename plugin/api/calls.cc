@@ -8,6 +8,7 @@
 #include "plugin/base/log.h"
 #include "plugin/base/text.h"
 #include "plugin/collective/agree.h"
+#include "plugin/device/backend.h"
 
 namespace prunex::api {
 namespace {
@@ -73,14 +74,32 @@ void look_up(CommEntry& entry, CallSpec& spec) {
   }
 }
 
+// On the caller's stream: a request is complete once the call is enqueued.
+Result<> start_on_device(CommEntry& entry, const CallSpec& spec, int at, void* stream,
+                         prunex_request_t* request) {
+  auto table = device::cuda_table();
+  if (!table) {
+    return tl::unexpected(table.error());
+  }
+  const std::lock_guard lock(entry.device_mutex);
+  if (entry.device == nullptr) {
+    entry.device = std::make_unique<device::DeviceComm>(*entry.comm, **table, at);
+  }
+  Result<> result = entry.device->all_reduce(spec, at, stream);
+  if (request == nullptr || !result) {
+    return result;
+  }
+  auto done = std::make_shared<collective::Request>();
+  done->complete({});
+  *request = requests().add({std::move(done)});
+  return {};
+}
+
 Result<> start(prunex_comm_t comm, CallSpec spec, prunex_layout_t layout, void* stream,
                prunex_request_t* request) {
   auto entry = find_own_comm(comm);
   if (!entry) {
     return tl::unexpected(entry.error());
-  }
-  if (stream != nullptr) {
-    return fail(Code::unsupported, "stream: this build has no device buffers; pass NULL");
   }
   collective::Comm& c = *(*entry)->comm;
   const topo::World& world = c.world();
@@ -103,6 +122,21 @@ Result<> start(prunex_comm_t comm, CallSpec spec, prunex_layout_t layout, void* 
     spec.masked = std::move(*masked);
   } else {
     look_up(**entry, spec);
+  }
+  auto place = spec.count > 0 ? device::place_of(spec.send, spec.recv) : device::Place{};
+  if (!place) {
+    return tl::unexpected(place.error());
+  }
+  if (place->memory == device::Memory::device) {
+    return start_on_device(**entry, spec, place->device, stream, request);
+  }
+  if (stream != nullptr && spec.count > 0) {
+    auto table = device::cuda_table();
+    return table ? fail(Code::invalid_argument,
+                        "stream is given, yet the buffers are host memory: pass NULL, or device "
+                        "buffers")
+                 : fail(Code::unsupported,
+                        "stream: device buffers cannot be used: " + table.error().text);
   }
   if (request == nullptr) {
     return c.all_reduce(spec);

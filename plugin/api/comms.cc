@@ -167,6 +167,10 @@ prunex_result_t prunex_comm_destroy(prunex_comm_t comm) {
       kept->push_back(std::move(*entry));
       return {};
     }
+    {
+      const std::lock_guard lock((*entry)->device_mutex);
+      (*entry)->device.reset();
+    }
     (*entry)->comm->wait_idle();
     return {};
   });

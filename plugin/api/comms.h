@@ -10,11 +10,14 @@
 #include "plugin/base/process.h"
 #include "plugin/base/result.h"
 #include "plugin/collective/comm.h"
+#include "plugin/device/device_comm.h"
 
 namespace prunex::api {
 
 struct CommEntry {
   std::unique_ptr<collective::Comm> comm;
+  std::mutex device_mutex;                     // device calls are enqueued one after the other
+  std::unique_ptr<device::DeviceComm> device;  // null until a call has device buffers
   uint32_t made_at = forks();
   std::atomic<uint64_t> hits{0}, misses{0}, stale{0};
   std::atomic<bool> warned_miss{false};

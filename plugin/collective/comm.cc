@@ -130,7 +130,7 @@ Result<> Comm::run_if_alive(const CallSpec& spec) {
   if (dead_) {
     return tl::unexpected(*dead_);
   }
-  return run_alive(spec);
+  return spec.announced != nullptr ? run_announced(spec) : run_alive(spec);
 }
 
 std::shared_ptr<const Plan> Comm::plan_for(const PlanRequest& request) {
@@ -157,11 +157,14 @@ std::shared_ptr<const Plan> Comm::plan_for(const PlanRequest& request) {
 
 Result<Outcome> Comm::exchange(const CallSpec& spec, const MaskedLayout& masked, bool audited,
                                bool counted) {
-  const auto plan = plan_for(
-      {masked.layout.kept, spec.type, spec.op, spec.scope, spec.count, spec.collective, spec.root});
+  static const Layout nothing = dense_layout(0);
+  const Layout& moved = spec.announced != nullptr ? nothing : masked.layout;
+  const uint64_t dense = spec.announced != nullptr ? 0 : spec.count;
+  const auto plan =
+      plan_for({moved.kept, spec.type, spec.op, spec.scope, dense, spec.collective, spec.root});
   ExchangeInput in;
   in.plan = plan.get();
-  in.layout = &masked.layout;
+  in.layout = &moved;
   in.send = spec.send;
   in.recv = spec.recv;
   in.audited = audited;
@@ -190,7 +193,7 @@ Result<Outcome> Comm::exchange(const CallSpec& spec, const MaskedLayout& masked,
   auto outcome = one.run();
   PRUNEX_LOG(
       trace, "exchange %llu: %s; sent %llu and received %llu bytes; %s; %s",
-      static_cast<unsigned long long>(in.turn), what_it_moves(*plan, spec, masked.layout).c_str(),
+      static_cast<unsigned long long>(in.turn), what_it_moves(*plan, spec, moved).c_str(),
       static_cast<unsigned long long>(bytes_between_nodes(&LeaderLinks::bytes_sent) - sent),
       static_cast<unsigned long long>(bytes_between_nodes(&LeaderLinks::bytes_received) - received),
       time_of_stages(before, context_.times).c_str(),

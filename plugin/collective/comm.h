@@ -23,6 +23,7 @@
 #include "plugin/collective/exchange.h"
 #include "plugin/collective/masked_layout.h"
 #include "plugin/collective/point_to_point.h"
+#include "plugin/collective/recovery_records.h"
 #include "plugin/collective/request.h"
 #include "plugin/transport/choose.h"
 #include "plugin/transport/transport.h"
@@ -33,6 +34,20 @@ struct CommOptions {
   Config config;  // rank, size, root, node id, timeout, … already filled in
   std::optional<StoreCallbacks> store;
   std::string name = "default";
+};
+
+// A call whose data does not pass through this communicator (device memory): only its header does,
+// in the order of all calls, so that its ranks agree about it.
+struct Announcement {
+  std::optional<Error> finding;       // not a call: this rank cannot go on; everybody is told
+  std::optional<std::string> record;  // exchanged once the headers are found equal
+  std::optional<std::vector<Offence>> offences;  // likewise: what broke the masks' promise here
+  bool again = false;                            // after offences: counted as dense
+  // The answers: what the call really uses, as everybody sees it.
+  std::shared_ptr<const MaskedLayout> masked;
+  bool compact = false, lossless = false, sampled = false, projected = false;
+  bool differ = false;                 // ranks have different masks: everybody goes dense
+  std::map<int, std::string> records;  // by rank of the scope
 };
 
 struct CallSpec {
@@ -49,6 +64,7 @@ struct CallSpec {
   // same.
   Collective collective = Collective::all_reduce;
   int root = 0;
+  std::shared_ptr<Announcement> announced;  // null: the data passes through here
 };
 
 struct CommStats {
@@ -72,7 +88,9 @@ class Comm {
   // Blocking, whatever spec.collective says.
   [[nodiscard]] Result<> call(const CallSpec& spec);
   [[nodiscard]] Result<> all_reduce(const CallSpec& spec) { return call(spec); }
-  [[nodiscard]] std::shared_ptr<Request> submit(const CallSpec& spec);
+  // on_complete runs on the communicator's thread; it may submit, but not wait.
+  [[nodiscard]] std::shared_ptr<Request> submit(
+      const CallSpec& spec, std::function<void(const Result<>&)> on_complete = {});
   // A message to or from another rank; beside the order of the collectives.
   [[nodiscard]] std::shared_ptr<Completion> submit(const P2pSpec& spec);
 
@@ -82,6 +100,10 @@ class Comm {
   // Between nodes: "verbs" or "socket"; "shm" where there is one node.
   [[nodiscard]] const std::string& transport() const { return transport_; }
   [[nodiscard]] const std::string& topology_text() const { return topology_text_; }
+  [[nodiscard]] double timeout_s() const { return options_.config.timeout_s; }
+  // Called once, from this communicator's thread, when somebody gave the communicator up. Empty:
+  // nobody is told any more; returns when no call of the old one is under way.
+  void on_abort(std::function<void(const Error&)> listener);
 
  private:
   explicit Comm(const CommOptions& options);
@@ -103,6 +125,8 @@ class Comm {
   [[nodiscard]] Result<> run(const CallSpec& spec);
   [[nodiscard]] Result<> run_if_alive(const CallSpec& spec);
   [[nodiscard]] Result<> run_alive(const CallSpec& spec);
+  [[nodiscard]] Result<> run_announced(const CallSpec& spec);
+  void tell_abort();
   [[nodiscard]] const Effective& effective(const CallSpec& spec);
   // What calls have taught about masks. Ranks that call together must know the same.
   struct Lessons {
@@ -130,6 +154,8 @@ class Comm {
   // recovery.cc
   [[nodiscard]] Result<> resolve_difference(const CallSpec& spec, const MaskedLayout& masked);
   [[nodiscard]] Result<> resolve_violation(const CallSpec& spec, const MaskedLayout& masked);
+  [[nodiscard]] Result<std::vector<uint8_t>> learn(const CallSpec& spec, const MaskedLayout& masked,
+                                                   const std::vector<Offence>& mine);
   [[nodiscard]] Result<std::map<int, std::string>> gather(Scope scope, const std::string& record);
   [[nodiscard]] Result<std::map<int, std::string>> gather_in_node(const std::string& record);
   [[nodiscard]] Result<> await_node(Counter RankBlock::*counter, uint64_t turn);
@@ -157,6 +183,10 @@ class Comm {
   Lessons lessons_[2];
   std::unordered_set<uint64_t> warned_;
   std::optional<Error> dead_;
+
+  std::mutex listener_mutex_;
+  std::function<void(const Error&)> listener_;
+  bool told_ = false;
 
   mutable std::mutex stats_mutex_;
   CommStats stats_;

@@ -38,9 +38,11 @@ void Comm::wake() {
   }
 }
 
-std::shared_ptr<Request> Comm::submit(const CallSpec& spec) {
+std::shared_ptr<Request> Comm::submit(const CallSpec& spec,
+                                      std::function<void(const Result<>&)> on_complete) {
   auto request = std::make_shared<Request>();
   request->spec = spec;
+  request->on_complete = std::move(on_complete);
   {
     const std::lock_guard lock(queue_mutex_);
     queue_.push_back(request);
@@ -97,6 +99,7 @@ void Comm::sleep_until_woken() {
   if (alive && control_->aborted()) {
     context_.memory.ring();  // whoever sleeps in a call looks at the verdict
   }
+  tell_abort();
 }
 
 void Comm::serve() {

@@ -177,12 +177,18 @@ Result<> Comm::resolve_difference(const CallSpec& spec, const MaskedLayout& mask
   if (!worst.masks_only || must_fail) {
     return fail(Code::mismatch, text);
   }
+  if (spec.announced != nullptr) {
+    spec.announced->differ = true;
+  }
   if (context_.rank == first && warned_.insert(digest_bytes(text.data(), text.size())).second) {
     PRUNEX_LOG(
         warn,
         "%s; such calls go dense until the masks are the same (prunex_agree_mask makes them so; "
         "PRUNEX_ON_MISMATCH=error makes this an error); said once",
         text.c_str());
+  }
+  if (spec.announced != nullptr) {
+    return {};
   }
   const MaskedLayout dense = make_masked_layout(dense_layout(spec.count), {Contract::lossless});
   auto outcome = exchange(spec, dense, false, false);
@@ -211,6 +217,28 @@ Result<> Comm::resolve_violation(const CallSpec& spec, const MaskedLayout& maske
                       report.nonfinite, all > 0 ? report.dropped_energy / all : 0});
     }
   }
+  auto dense = learn(spec, masked, mine);
+  if (!dense) {
+    return tl::unexpected(dense.error());
+  }
+  // Everything else was seen to be zero everywhere, so leaving only the offenders dense gives the
+  // dense sum.
+  const MaskedLayout rest = make_masked_layout(without_masks(layout, *dense), masked.contracts);
+  auto outcome = exchange(spec, rest, false, rest.layout.kept < rest.layout.count);
+  if (!outcome) {
+    return tl::unexpected(outcome.error());
+  }
+  if (*outcome != Outcome::done) {
+    return fail(Code::internal, "ranks disagree about a call after an audit");
+  }
+  return {};
+}
+
+// Which segments broke their promise on any rank, from everybody's records; remembered until their
+// masks change.
+Result<std::vector<uint8_t>> Comm::learn(const CallSpec& spec, const MaskedLayout& masked,
+                                         const std::vector<Offence>& mine) {
+  const Layout& layout = masked.layout;
   auto gathered = gather(spec.scope, write(mine));
   if (!gathered) {
     return tl::unexpected(gathered.error());
@@ -250,17 +278,7 @@ Result<> Comm::resolve_violation(const CallSpec& spec, const MaskedLayout& maske
     const std::lock_guard lock(stats_mutex_);
     ++stats_.violations;
   }
-  // Everything else was seen to be zero everywhere, so leaving only the offenders dense gives the
-  // dense sum.
-  const MaskedLayout rest = make_masked_layout(without_masks(layout, dense), masked.contracts);
-  auto outcome = exchange(spec, rest, false, rest.layout.kept < rest.layout.count);
-  if (!outcome) {
-    return tl::unexpected(outcome.error());
-  }
-  if (*outcome != Outcome::done) {
-    return fail(Code::internal, "ranks disagree about a call after an audit");
-  }
-  return {};
+  return dense;
 }
 
 }  // namespace prunex::collective

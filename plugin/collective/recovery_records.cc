@@ -94,9 +94,9 @@ std::string describe(const Offence& o) {
   text += strf(", %sat element %llu of the buffer", o.nonzero == 1 ? "" : "the first ",
                static_cast<unsigned long long>(o.element));
   // Infinities have no energy that could be compared.
-  return none_finite ? text
-                     : text + strf(", with %.3g of the %senergy", o.ratio,
-                                   o.nonfinite > 0 ? "finite " : "");
+  return none_finite || o.ratio < 0 ? text
+                                    : text + strf(", with %.3g of the %senergy", o.ratio,
+                                                  o.nonfinite > 0 ? "finite " : "");
 }
 
 Difference compare(int a, const CallRecord& x, int b, const CallRecord& y) {

@@ -33,6 +33,7 @@ struct Difference {
 struct Offence {
   uint32_t segment = 0;
   uint64_t element = 0, nonzero = 0, nonfinite = 0;
+  static constexpr double kUnknown = -1;
   double ratio = 0;  // energy of the finite offenders over that of all finite elements
 };
 

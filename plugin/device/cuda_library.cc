@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/device/cuda_library.h"
+
+#include <dlfcn.h>
+
+#include <vector>
+
+namespace prunex::device {
+namespace {
+
+constexpr int kOldestDriver = 11000;  // 1000 * major + 10 * minor
+constexpr int kMemoryType = 2;        // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+constexpr unsigned kMemoryDevice = 2;
+
+std::string version_text(int version) { return strf("%d.%d", version / 1000, version % 1000 / 10); }
+
+const char* linker_error() {
+  const char* why = ::dlerror();
+  return why != nullptr ? why : "unknown error of the dynamic linker";
+}
+
+std::string file_of(const void* address) {
+  Dl_info info{};
+  return ::dladdr(address, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname
+                                                                    : "(unknown file)";
+}
+
+std::string own_file() { return file_of(reinterpret_cast<const void*>(&open_cuda)); }
+
+std::string beside_us() {
+  const std::string own = own_file();
+  const size_t slash = own.rfind('/');
+  return slash == std::string::npos ? std::string() : own.substr(0, slash + 1);
+}
+
+template <class F>
+F look_up(void* library, const char* name) {
+  return reinterpret_cast<F>(::dlsym(library, name));
+}
+
+Result<int> driver_version(const std::string& file) {
+  void* const driver = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (driver == nullptr) {
+    return fail(Code::unsupported, strf("no CUDA driver: %s", linker_error()));
+  }
+  const auto get = look_up<int (*)(int*)>(driver, "cuDriverGetVersion");
+  int version = 0;
+  if (get == nullptr || get(&version) != 0) {
+    return fail(Code::unsupported, strf("%s does not say its version", file.c_str()));
+  }
+  if (version < kOldestDriver) {
+    return fail(Code::unsupported,
+                strf("the CUDA driver %s serves CUDA %s; at least %s is needed", file.c_str(),
+                     version_text(version).c_str(), version_text(kOldestDriver).c_str()));
+  }
+  return version;
+}
+
+void* open_library(const std::string& asked, std::string* why) {
+  constexpr const char* kName = "libprunex-cuda.so";
+  std::vector<std::string> files = {asked};
+  if (asked.empty()) {
+    files = {beside_us() + kName, kName};
+  }
+  for (const std::string& file : files) {
+    if (void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+      return library;
+    }
+    *why = linker_error();
+  }
+  return nullptr;
+}
+
+Result<> check_table(const cuda::Table* table, const std::string& file) {
+  if (table == nullptr || table->bytes != sizeof(cuda::Table) ||
+      table->version != cuda::kTableVersion) {
+    const std::string theirs =
+        table == nullptr ? std::string("has no such table")
+                         : strf("has table version %u of %u bytes", table->version, table->bytes);
+    return fail(Code::unsupported,
+                strf("%s does not fit %s: the latter was built for table version %u of %zu bytes, "
+                     "the former %s; install both files from one build",
+                     file.c_str(), own_file().c_str(), cuda::kTableVersion, sizeof(cuda::Table),
+                     theirs.c_str()));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<const cuda::Table*> open_cuda(const CudaFiles& files) {
+  auto driver = driver_version(files.driver);
+  if (!driver) {
+    return tl::unexpected(driver.error());
+  }
+  std::string why;
+  void* const library = open_library(files.library, &why);
+  if (library == nullptr) {
+    return fail(Code::unsupported, strf("device memory needs libprunex-cuda.so beside %s: %s",
+                                        own_file().c_str(), why.c_str()));
+  }
+  const auto entry =
+      look_up<decltype(&prunex_cuda_table)>(library, "prunex_cuda_table");  // it stays open
+  if (entry == nullptr) {
+    return fail(Code::unsupported, strf("not a library of ours: %s", linker_error()));
+  }
+  const std::string file = file_of(reinterpret_cast<const void*>(entry));
+  const cuda::Table* const table = entry(sizeof(cuda::Table), cuda::kTableVersion);
+  if (auto fits = check_table(table, file); !fits) {
+    return tl::unexpected(fits.error());
+  }
+  cuda::Probe probe;
+  (void)table->probe(&probe);
+  if (probe.runtime / 1000 > *driver / 1000) {
+    return fail(Code::unsupported,
+                strf("%s was built with CUDA %s, the driver %s serves %s: update the driver, or "
+                     "install a build for that CUDA",
+                     file.c_str(), version_text(probe.runtime).c_str(), files.driver.c_str(),
+                     version_text(*driver).c_str()));
+  }
+  if (probe.devices == 0) {
+    return fail(Code::unsupported,
+                strf("%s finds no GPU: %s", file.c_str(), table->error_text(probe.status)));
+  }
+  return table;
+}
+
+bool driver_present() {
+  void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  if (driver != nullptr) {
+    ::dlclose(driver);
+  }
+  return driver != nullptr;
+}
+
+bool driver_says_device(const void* p) {
+  void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  if (driver == nullptr) {
+    return false;
+  }
+  const auto get =
+      look_up<int (*)(void*, int, unsigned long long)>(driver, "cuPointerGetAttribute");
+  unsigned type = 0;
+  const bool device = get != nullptr &&
+                      get(&type, kMemoryType, reinterpret_cast<unsigned long long>(p)) == 0 &&
+                      type == kMemoryDevice;
+  ::dlclose(driver);
+  return device;
+}
+
+}  // namespace prunex::device

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugin/device/device_comm.h"
+
+#include <cstring>
+#include <ctime>
+
+#include "plugin/base/clock.h"
+#include "plugin/base/digest.h"
+#include "plugin/device/backend.h"
+#include "plugin/device/common_memory.h"
+
+namespace prunex::device {
+namespace {
+
+constexpr uint64_t kSampleFirst = 10, kSampleEvery = 64;
+constexpr size_t kAnnouncedLimit = 256;  // headers under way, when the host runs far ahead
+constexpr double kDrainS = 10;
+constexpr uint64_t kHeaderOfDevice = 0x6465766963650000;
+
+const topo::Node& node_of(const topo::World& world, int rank) {
+  return world.nodes[static_cast<size_t>(world.node_of[static_cast<size_t>(rank)])];
+}
+
+// The device of this call; the caller's is current again afterwards.
+class Current {
+ public:
+  Current(const cuda::Table& table, int device) : table_(table) {
+    (void)table_.get_device(&before_);
+    moved_ = before_ != device;
+    error_ = moved_ ? table_.set_device(device) : 0;
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+  ~Current() {
+    if (moved_) {
+      (void)table_.set_device(before_);
+    }
+  }
+  [[nodiscard]] Result<> good() const { return check_cuda(table_, error_, "the buffers' device"); }
+
+ private:
+  const cuda::Table& table_;
+  int before_ = 0, error_ = 0;
+  bool moved_ = false;
+};
+
+}  // namespace
+
+DeviceComm::DeviceComm(collective::Comm& comm, const cuda::Table& table, int device,
+                       const topo::World* world)
+    : comm_(comm),
+      cuda_(table),
+      device_(device),
+      world_(world != nullptr ? *world : comm.world()),
+      node_(node_of(world_, comm.rank())),
+      local_(static_cast<size_t>(world_.local_of[static_cast<size_t>(comm.rank())])),
+      rails_(static_cast<size_t>(world_.rails)),
+      cliques_(world_, comm.rank()) {
+  even_ = rails_ == node_.ranks.size();
+  for (size_t r = 0; r < rails_; ++r) {
+    leader_locals_.push_back(world_.local_of[static_cast<size_t>(node_.leaders[r].rank)]);
+    even_ = even_ && leader_locals_[r] == static_cast<int>(r);
+  }
+  comm_.on_abort([this](const Error& error) { fail_now(error); });
+}
+
+DeviceComm::~DeviceComm() {
+  comm_.on_abort({});
+  comm_.wait_idle();
+  for (const auto& request : announced_) {
+    (void)request->wait();
+  }
+  const Current current(cuda_, device_);
+  if (auto done = failed_ ? failure() : any_call_ ? await(last_event_) : Result<>(); !done) {
+    fail_now(done.error());
+    drain();
+  }
+  for (auto& [key, armed] : armed_) {
+    destroy(*armed);
+  }
+  for (auto* list : {&retired_, &captured_}) {
+    for (const ArmedPtr& armed : *list) {
+      destroy(*armed);
+    }
+  }
+  old_arenas_.push_back(arena_);
+  for (const Arena& arena : old_arenas_) {
+    (void)(arena.base != nullptr ? cuda_.deallocate(arena.base) : 0);
+  }
+  (void)(common_ != nullptr ? cuda_.deallocate(common_) : 0);
+  (void)(pinned_ != nullptr ? cuda_.deallocate_pinned(pinned_) : 0);
+  for (void* event : {last_event_, audit_event_}) {
+    (void)(event != nullptr ? cuda_.event_destroy(event) : 0);
+  }
+  const std::lock_guard lock(mutex_);
+  cliques_.destroy();
+}
+
+// What was enqueued before the end runs on, and still uses our memory.
+void DeviceComm::drain() {
+  const Deadline deadline = Deadline::after(kDrainS);
+  int done = any_call_ ? 0 : 1;
+  while (done == 0 && !deadline.passed() && cuda_.event_done(last_event_, &done) == 0 &&
+         done == 0) {
+    const timespec t{0, 100'000};
+    ::nanosleep(&t, nullptr);
+  }
+}
+
+Result<> DeviceComm::all_reduce(const CallSpec& spec, int device, void* stream) {
+  if (device != device_) {
+    return fail(Code::invalid_argument,
+                strf("this communicator works on device %d, the buffers are on device %d: one "
+                     "communicator for each device",
+                     device_, device));
+  }
+  const Current current(cuda_, device_);
+  if (auto good = current.good(); !good) {
+    return good;
+  }
+  return run(spec, stream, 0);
+}
+
+Result<> DeviceComm::run(const CallSpec& spec, void* stream, int attempt) {
+  if (auto alive = failure(); !alive) {
+    return alive;
+  }
+  int capturing = 0;
+  if (auto known = check_cuda(cuda_, cuda_.stream_capturing(stream, &capturing), "the stream");
+      !known) {
+    return known;
+  }
+  if (capturing != 0) {
+    return run_captured(spec, stream);
+  }
+  Result<> result = check_sticky();
+  if (result) {
+    const std::lock_guard lock(mutex_);
+    result = failed_ ? failure() : cliques_.check();
+  }
+  if (result) {
+    return run_eager(spec, stream, attempt);
+  }
+  return tl::unexpected(give_up(result.error()));
+}
+
+// From the announcement on, an error of this rank alone is everybody's: they count on its part.
+Result<> DeviceComm::run_eager(const CallSpec& spec, void* stream, int attempt) {
+  ArmedPtr armed;
+  bool audited = false;
+  if (const auto found = armed_.find(key_of(spec)); found != armed_.end()) {
+    armed = found->second;
+    const uint64_t call = armed->calls++;
+    audited =
+        armed->lossless || (armed->sampled && (call < kSampleFirst || call % kSampleEvery == 0));
+    if (auto told = announce(spec); !told) {
+      return told;
+    }
+  } else {
+    auto made = arm(spec, attempt);
+    if (!made) {
+      return tl::unexpected(made.error());
+    }
+    armed = *made;
+    ++armed->calls;
+    audited = armed->lossless || armed->sampled;
+  }
+  if (spec.count == 0) {
+    return {};
+  }
+  Flow flow;
+  flow.stream = stream;
+  flow.audited = audited && armed->compact;
+  Result<> result = order_after_last(stream);
+  if (result) {
+    result = exchange(spec, *armed, flow);
+  }
+  bool violated = false;
+  if (result && flow.audited) {
+    result = check_cuda(cuda_, cuda_.event_record(audit_event_, stream), "recording an event");
+    if (result) {
+      result = await(audit_event_);
+    }
+    Found found{};
+    std::memcpy(&found, pinned_ + CommonMemory::kHostFound, sizeof found);
+    violated = result && found.lossless != 0;
+  }
+  if (result && !violated && armed->compact) {
+    result = unpack(*armed, spec, stream);
+  }
+  const Result<> recorded =
+      check_cuda(cuda_, cuda_.event_record(last_event_, stream), "recording an event");
+  last_stream_ = stream;
+  any_call_ = true;
+  result = result ? recorded : result;
+  if (!result) {
+    return tl::unexpected(give_up(result.error()));
+  }
+  return violated ? resolve_violation(spec, *armed, stream, attempt) : Result<>();
+}
+
+// A graph is replayed without the host: nothing can be agreed, and nobody waits for a check.
+Result<> DeviceComm::run_captured(const CallSpec& spec, void* stream) {
+  const auto found = armed_.find(key_of(spec));
+  if (found == armed_.end()) {
+    return fail(
+        Code::invalid_argument,
+        "a call under graph capture needs a plan: make the same call (layout, masks, count, "
+        "type, operation, scope) once outside of the capture");
+  }
+  const ArmedPtr armed = found->second;
+  if (armed->lossless && armed->compact) {
+    return fail(
+        Code::invalid_argument,
+        "a 'lossless' mask cannot be checked inside a captured graph: give it the 'project' "
+        "or the 'sampled' contract, or capture without the layout");
+  }
+  if (spec.count == 0) {
+    return {};
+  }
+  if (!armed->captured) {
+    armed->captured = true;
+    captured_.push_back(armed);  // its memory is the graph's, too
+  }
+  Flow flow;
+  flow.stream = stream;
+  flow.audited = armed->sampled && armed->compact;
+  Result<> result = exchange(spec, *armed, flow);
+  if (result && flow.audited) {
+    result = publish(stream, true);
+  }
+  if (result && armed->compact) {
+    result = unpack(*armed, spec, stream);
+  }
+  return result ? result : Result<>(tl::unexpected(give_up(result.error())));
+}
+
+// Which calls are checked follows from the calls before, so it need not be told.
+CallSpec DeviceComm::header_of(const CallSpec& spec, bool offences) const {
+  CallSpec header = spec;
+  header.extra_digest = Digest(kHeaderOfDevice).add(offences).value();
+  header.announced = std::make_shared<collective::Announcement>();
+  return header;
+}
+
+// In the background: nobody waits for the answer, which can only be an error.
+Result<> DeviceComm::announce(const CallSpec& spec) {
+  while (!announced_.empty() &&
+         (announced_.front()->done() || announced_.size() >= kAnnouncedLimit)) {
+    (void)announced_.front()->wait();
+    announced_.pop_front();
+  }
+  if (auto alive = failure(); !alive) {
+    return alive;
+  }
+  const CallSpec header = header_of(spec, false);
+  auto answer = header.announced;
+  announced_.push_back(comm_.submit(header, [this, answer](const Result<>& result) {
+    if (result && !answer->differ) {
+      return;
+    }
+    CallSpec end;
+    end.announced = std::make_shared<collective::Announcement>();
+    end.announced->finding =
+        result
+            ? Error{Code::mismatch,
+                    strf("rank %d had begun a call with other masks than some other ranks: masks "
+                         "must change on all ranks between the same two calls",
+                         comm_.rank()),
+                    0, comm_.rank()}
+            : result.error();
+    fail_now(*end.announced->finding);
+    (void)comm_.submit(end);
+  }));
+  return {};
+}
+
+Result<> DeviceComm::failure() const {
+  const std::lock_guard lock(failure_mutex_);
+  return failure_ ? Result<>(tl::unexpected(*failure_)) : Result<>();
+}
+
+Patience DeviceComm::patience() const {
+  return [this, deadline = Deadline::after(comm_.timeout_s())]() -> Result<> {
+    if (failed_) {
+      return failure();
+    }
+    if (deadline.passed()) {
+      return fail(Code::timeout,
+                  strf("rank %d: the exchange between devices did not end within %g s",
+                       comm_.rank(), comm_.timeout_s()),
+                  0, comm_.rank());
+    }
+    return {};
+  };
+}
+
+// This rank's finding becomes the common verdict; everything that waits on devices ends.
+Error DeviceComm::give_up(const Error& finding) {
+  fail_now(finding);
+  CallSpec end;
+  end.announced = std::make_shared<collective::Announcement>();
+  end.announced->finding = finding;
+  if (end.announced->finding->rank < 0) {
+    end.announced->finding->rank = comm_.rank();
+  }
+  auto verdict = comm_.all_reduce(end);
+  const Error common = verdict ? finding : verdict.error();
+  const std::lock_guard lock(failure_mutex_);
+  failure_ = common;
+  return common;
+}
+
+void DeviceComm::fail_now(const Error& error) {
+  {
+    const std::lock_guard lock(failure_mutex_);
+    if (!failure_) {
+      failure_ = error;
+    }
+  }
+  failed_ = true;  // whoever holds the mutex and waits looks at it
+  const std::lock_guard lock(mutex_);
+  cliques_.abort();
+}
+
+Result<> DeviceComm::check_sticky() const {
+  Found found{};
+  if (pinned_ != nullptr) {
+    std::memcpy(&found, pinned_ + CommonMemory::kHostSticky, sizeof found);
+  }
+  if (found.lossless == 0) {
+    return {};
+  }
+  return fail(
+      Code::mismatch,
+      strf("rank %d: a captured graph dropped %llu non-zero elements of masks with the "
+           "'sampled' contract: its results since then are wrong; 'project' is the contract "
+           "for masks whose dropped elements may have values",
+           comm_.rank(), static_cast<unsigned long long>(found.lossless)),
+      0, comm_.rank());
+}
+
+// Calls share buffers: one after the other, on whatever streams they are.
+Result<> DeviceComm::order_after_last(void* stream) {
+  if (!any_call_ || stream == last_stream_) {
+    return {};
+  }
+  return check_cuda(cuda_, cuda_.stream_wait(stream, last_event_), "ordering two streams");
+}
+
+Result<> DeviceComm::await(void* event) {
+  const Patience patient = patience();
+  for (uint64_t look = 0;; ++look) {
+    int done = 0;
+    if (auto known = check_cuda(cuda_, cuda_.event_done(event, &done), "waiting for the stream");
+        !known || done != 0) {
+      return known;
+    }
+    if (look < 64) {
+      continue;
+    }
+    if (auto good = patient(); !good) {
+      return good;
+    }
+    if (look % 64 == 0) {
+      const std::lock_guard lock(mutex_);
+      if (auto good = failed_ ? failure() : cliques_.check(); !good) {
+        return good;
+      }
+    }
+    const timespec t{0, 10'000};
+    ::nanosleep(&t, nullptr);
+  }
+}
+
+}  // namespace prunex::device

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA library's table over host memory: streams are threads that run their work in order, the
+// kernels are the device's own functions, thread by thread on the CPU.
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "kernels/cuda/table.h"
+#include "tests/device/fake_stream.h"
+
+namespace prunex::test {
+
+class FakeStream : public StreamLike {
+ public:
+  FakeStream();
+  ~FakeStream() override;  // runs what is left
+  void enqueue(std::function<void()> work) override;
+  void synchronize();
+
+  // A graph: what would have been enqueued.
+  using Graph = std::vector<std::function<void()>>;
+  void begin_capture() { capturing_ = true; }
+  [[nodiscard]] Graph end_capture();
+  [[nodiscard]] bool capturing() const { return capturing_; }
+  void launch(const Graph& graph);
+
+ private:
+  void serve();
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;
+  bool busy_ = false, stop_ = false, capturing_ = false;
+  Graph graph_;
+  std::thread thread_;
+};
+
+[[nodiscard]] const cuda::Table& fake_cuda();
+
+// Device memory of the calling thread's device.
+[[nodiscard]] std::byte* device_memory(size_t bytes);
+void free_device_memory(void* p);
+
+struct FakeCounts {
+  int allocations = 0;  // alive: of the device, pinned, plans, events
+  int made = 0;         // so far
+};
+[[nodiscard]] FakeCounts fake_counts();
+// The next plan_create of this thread fails.
+void fail_next_plan();
+
+}  // namespace prunex::test

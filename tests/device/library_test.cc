@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finding the CUDA library and NCCL: what is missing or does not fit is said with both names.
+#include <gtest/gtest.h>
+
+#include "plugin/device/backend.h"
+#include "plugin/device/cuda_library.h"
+
+namespace prunex::device {
+namespace {
+
+const std::string kLibraries = PRUNEX_TEST_LIBRARIES;
+
+std::string library(const char* name) { return kLibraries + "/lib" + name + ".so"; }
+
+void expect_unsupported(const Result<const cuda::Table*>& opened,
+                        const std::vector<std::string>& words) {
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::unsupported);
+  for (const std::string& word : words) {
+    EXPECT_NE(opened.error().text.find(word), std::string::npos) << opened.error().text;
+  }
+}
+
+TEST(CudaLibrary, WithoutADriverItSaysSo) {
+  expect_unsupported(open_cuda({"libcuda-that-is-not-there.so.1", library("cuda_fits")}),
+                     {"no CUDA driver", "libcuda-that-is-not-there.so.1"});
+}
+
+TEST(CudaLibrary, AnOldDriverIsNamedWithItsVersion) {
+  expect_unsupported(open_cuda({library("driver_10_2"), library("cuda_fits")}),
+                     {"driver_10_2", "10.2", "11.0"});
+}
+
+TEST(CudaLibrary, ADriverOlderThanTheBuildIsNamedWithBothVersions) {
+  expect_unsupported(open_cuda({library("driver_12_4"), library("cuda_fits")}),
+                     {"cuda_fits", "13.0", "driver_12_4", "12.4"});
+}
+
+TEST(CudaLibrary, AMissingLibraryIsNamedWithOurs) {
+  expect_unsupported(open_cuda({library("driver_13_0"), kLibraries + "/nothing-here.so"}),
+                     {"libprunex-cuda.so", "nothing-here.so"});
+}
+
+TEST(CudaLibrary, AnotherTableNamesBothFiles) {
+  expect_unsupported(open_cuda({library("driver_13_0"), library("cuda_misfit")}),
+                     {"cuda_misfit", "library_test", "table version 99", "install both"});
+  expect_unsupported(open_cuda({library("driver_13_0"), library("cuda_null")}),
+                     {"cuda_null", "library_test", "no such table"});
+  expect_unsupported(open_cuda({library("driver_13_0"), library("driver_13_0")}),
+                     {"not a library of ours"});
+}
+
+TEST(CudaLibrary, AMachineWithoutGpuIsNotUsed) {
+  expect_unsupported(open_cuda({library("driver_13_0"), library("cuda_no_gpu")}), {"finds no GPU"});
+}
+
+TEST(CudaLibrary, OneThatFitsIsOpened) {
+  const auto opened = open_cuda({library("driver_13_0"), library("cuda_fits")});
+  ASSERT_TRUE(opened) << opened.error().text;
+  EXPECT_EQ((*opened)->version, cuda::kTableVersion);
+}
+
+TEST(NcclLibrary, WhatIsMissingIsNamed) {
+  const auto absent = open_nccl(kLibraries + "/libnccl-not-here.so.2");
+  ASSERT_FALSE(absent);
+  EXPECT_EQ(absent.error().code, Code::unsupported);
+  EXPECT_NE(absent.error().text.find("libnccl-not-here.so.2"), std::string::npos);
+  const auto foreign = open_nccl(library("driver_13_0"));
+  ASSERT_FALSE(foreign);
+  EXPECT_NE(foreign.error().text.find("ncclAllReduce"), std::string::npos) << foreign.error().text;
+}
+
+TEST(NcclLibrary, TheStandInHasAll) {
+  const auto api = open_nccl(PRUNEX_STANDIN_NCCL);
+  ASSERT_TRUE(api) << api.error().text;
+  EXPECT_EQ(api->version, 22700);
+  EXPECT_NE(api->CommSplit, nullptr);
+  EXPECT_NE(api->file.find("libnccl.so.2"), std::string::npos);
+}
+
+TEST(Places, HostMemoryNeedsNoCuda) {
+  float here[4] = {};
+  const auto place = place_of(here, here + 1);
+  ASSERT_TRUE(place);
+  EXPECT_EQ(place->memory, Memory::host);
+}
+
+}  // namespace
+}  // namespace prunex::device
