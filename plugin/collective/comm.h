@@ -64,7 +64,7 @@ struct CallSpec {
   // same.
   Collective collective = Collective::all_reduce;
   int root = 0;
-  std::shared_ptr<Announcement> announced;  // null: the data passes through here
+  std::shared_ptr<Announcement> announced = {};  // null: the data passes through here
 };
 
 struct CommStats {
