@@ -77,6 +77,7 @@ def one(options: argparse.Namespace, rate: str, seed: int, path: str) -> Dict[st
     library = os.path.join(ROOT, "build", "plugin", "libprunex.so")
     if "PRUNEX_LIBRARY" not in environment and os.path.exists(library):
         environment["PRUNEX_LIBRARY"] = library
+    job += ["--local-steps", "8"] if options.full else []
     command = lab + ["--", "sh", "-c", NODE] + job + options.rest
     if subprocess.run(command, env=environment, check=False).returncode:
         sys.exit(f"compare_training: the job with seed {seed} on {rate} failed")

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 Batch = Tuple[torch.Tensor, torch.Tensor]
-TEST_IMAGES = 360
+TEST_IMAGES = 540
 
 
 # Of BatchNorm's running statistics: a slow link leaves time for few iterations.

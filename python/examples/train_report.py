@@ -89,7 +89,8 @@ def about_prunex(methods: Dict[str, List[Run]]) -> List[str]:
         for other, what in (("dense", "DDP on gloo"), ("dense-prunex", "PruneX without masks")):
             if other in methods:
                 base = statistics.median(sent(main_phase(r)) for r in methods[other])
-                lines.append(f"  bytes between nodes: {number / base:.3f} x {other} ({what})")
+                if base:  # gloo's are counted on the nodes' own interfaces only
+                    lines.append(f"  bytes between nodes: {number / base:.3f} x {other} ({what})")
         if "dense-prunex" in methods and middle(methods["dense-prunex"], "inter_s"):
             ratio = middle(runs, "inter_s") / middle(methods["dense-prunex"], "inter_s")
             lines.append(
@@ -166,10 +167,10 @@ def rates_of(document: Dict[str, Any]) -> Dict[str, List[Run]]:
 # ---- plots
 
 
-def _bars(axes: Any, methods: Dict[str, List[Run]], values: Dict[str, float], what: str) -> None:
-    names = list(values)
-    colours = [_colour(list(methods), name) for name in names]
-    axes.barh(names[::-1], [values[n] for n in names[::-1]], color=colours[::-1])
+def _bars(axes: Any, methods: Dict[str, List[Run]], values: List[Tuple[str, float]], what: str) -> None:
+    """One bar per method, in the methods' order and colours; values: (label, value) each."""
+    colours = [_colour(list(methods), name) for name in methods]
+    axes.barh([v[0] for v in values][::-1], [v[1] for v in values][::-1], color=colours[::-1])
     axes.set_xlabel(what)
     axes.grid(axis="x", alpha=0.3)
 
@@ -208,13 +209,16 @@ def plot(rate: str, runs: List[Run], path: str) -> None:
     axes[0, 0].set(xlabel="training time, s", ylabel="test accuracy, %")
     axes[0, 1].set(xlabel="MB that a node sent", ylabel="test accuracy, %", xscale="log")
     axes[0, 0].legend(fontsize=8)
-    inter = {}
+    inter = []
     for name, theirs in methods.items():
         time = middle(theirs, "inter_s")
-        inter[name if time else name + " (exchange)"] = 1e3 * (time or middle(theirs, "exchange_s"))
-    plain = {f"{n} (exchange)": t for n, t in methods.items()}
-    _bars(axes[0, 2], {**methods, **plain}, inter, "inter-node time per iteration, ms")
-    bytes_sent = {n: statistics.median(sent(main_phase(r)) for r in t) / 1e6 for n, t in methods.items()}
+        shown = time or middle(theirs, "exchange_s")  # gloo does not tell its stages
+        inter.append((name if time else f"{name} (exchange)", 1e3 * shown))
+    _bars(axes[0, 2], methods, inter, "inter-node time per iteration, ms")
+    bytes_sent = [
+        (name, statistics.median(sent(main_phase(run)) for run in theirs) / 1e6)
+        for name, theirs in methods.items()
+    ]
     _bars(axes[1, 0], methods, bytes_sent, "MB per iteration and node (PruneX: after the freeze)")
     for name, theirs in methods.items():
         if not name.startswith("prunex"):
