@@ -15,6 +15,10 @@ from collections import defaultdict
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 Run = Dict[str, Any]
+PACED = (
+    "The nodes share the loopback interface: only PruneX's own connections are paced to the rate, "
+    "gloo's (dense, PowerSGD) are not limited, and times cannot be compared with theirs."
+)
 
 
 def main_phase(run: Run) -> Dict[str, Any]:
@@ -153,6 +157,7 @@ def text_of(document: Dict[str, Any]) -> str:
             f"## {rate}: {document['nodes']} nodes, {document['world']} ranks, "
             f"{runs[0]['parameters'] / 1e6:.2f} M parameters, {equal_part}",
             "",
+            *([PACED, ""] if document["network"] == "loopback" and rate != "none" else []),
             *table(methods),
             "",
             *about_prunex(methods),
