@@ -85,7 +85,10 @@ def main() -> None:
         for kind, found in times.items():
             ratio = statistics.median(a / b for a, b in zip(found, times["default"]))
             rows[kind] = {"iteration_ms": statistics.median(found), "ratio": ratio}
-            print(f"{kind:10} {rows[kind]['iteration_ms']:8.2f} ms  {ratio:.3f} x default", file=sys.stderr)
+            print(
+                f"{kind:10} {rows[kind]['iteration_ms']:8.2f} ms  {ratio:.3f} x default",
+                file=sys.stderr,
+            )
         document = {"schema": "prunex-hook", "version": 1, "torch": torch.__version__}
         document.update(world=dist.get_world_size(), nodes=comm.num_nodes, results=rows)
         if options.json == "-":

@@ -2,7 +2,7 @@
 """Runs train_cnn.py on an emulated cluster: two nodes of two ranks, a limited link between them.
 
 python3 compare_training.py                 one seed, 100 Mbit/s, under five minutes
-python3 compare_training.py --full          three seeds on 1 Gbit/s and 100 Mbit/s, an hour or so
+python3 compare_training.py --full          three seeds on 1 Gbit/s and 100 Mbit/s, one to two hours
 
 Writes training.json, a plot (PNG) per rate and training.md, and prints the tables. Without --full every
 method trains for the same time; with it for the same number of iterations, so that their final

@@ -85,7 +85,9 @@ def main():
         for mask in masks.values():
             mask.close()
         if comm.rank == 0:
-            print(f"gradients by {'JAX' if jax else 'numpy'}; loss {first:.2f} -> {float(loss):.2f}")
+            print(
+                f"gradients by {'JAX' if jax else 'numpy'}; loss {first:.2f} -> {float(loss):.2f}"
+            )
             print(f"kept {int(keep.sum())} of {HIDDEN} hidden units")
             if dense_bytes:
                 print(f"bytes between nodes: {sent / dense_bytes:.3f} of those before pruning")

@@ -59,7 +59,9 @@ def arguments() -> argparse.Namespace:
     options.methods = [name for name in options.methods.split(",") if name]
     for name in options.methods:
         if not train_methods.known(name):
-            parser.error(f"--methods: {name!r} is none of {DEFAULT}, prunex-KEEP, topk-D, powersgd-R")
+            parser.error(
+                f"--methods: {name!r} is none of {DEFAULT}, prunex-KEEP, topk-D, powersgd-R"
+            )
     if (options.seconds is None) == (options.iterations is None):
         parser.error("give --seconds or --iterations")
     if not 0 < options.admm_share < 1:

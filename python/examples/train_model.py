@@ -29,7 +29,8 @@ class Block(nn.Module):
         self.down: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.down = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs, momentum=MOMENTUM)
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False),
+                nn.BatchNorm2d(outputs, momentum=MOMENTUM),
             )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

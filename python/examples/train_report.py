@@ -104,7 +104,9 @@ def about_prunex(methods: Dict[str, List[Run]]) -> List[str]:
             )
         for other, theirs in methods.items():
             if other != name:
-                lines.append(f"  iteration: {middle(theirs, 'time_s') / time:.2f} x as fast as {other}")
+                lines.append(
+                    f"  iteration: {middle(theirs, 'time_s') / time:.2f} x as fast as {other}"
+                )
         admm = [r["phases"][p] for r in runs for p in ("admm", "frozen") if p in r["phases"]]
         if admm:
             lines.append(
@@ -177,7 +179,9 @@ def rates_of(document: Dict[str, Any]) -> Dict[str, List[Run]]:
 # ---- plots
 
 
-def _bars(axes: Any, methods: Dict[str, List[Run]], values: List[Tuple[str, float]], what: str) -> None:
+def _bars(
+    axes: Any, methods: Dict[str, List[Run]], values: List[Tuple[str, float]], what: str
+) -> None:
     """One bar per method, in the methods' order and colours; values: (label, value) each."""
     colours = [_colour(list(methods), name) for name in methods]
     axes.barh([v[0] for v in values][::-1], [v[1] for v in values][::-1], color=colours[::-1])

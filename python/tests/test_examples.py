@@ -101,9 +101,7 @@ def test_ddp_program(tmp_path):
     assert [node.returncode for node in nodes] == [0, 0], "".join(outputs)
     output = outputs[0]
     assert ratio_of(output) < 0.45
-    dense, pruned = map(
-        float, re.search(r"accuracy: ([0-9.]+) dense, ([0-9.]+)", output).groups()
-    )
+    dense, pruned = map(float, re.search(r"accuracy: ([0-9.]+) dense, ([0-9.]+)", output).groups())
     assert dense > 0.5 and pruned > 0.5  # a quarter by chance
     assert " 0 with a dropped gradient" in output
     saved = torch.load(checkpoint, weights_only=False)
