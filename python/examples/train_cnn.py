@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 import time
 from datetime import timedelta
@@ -120,7 +121,9 @@ class Bar:
             except ImportError:
                 return
             form = "{desc:14} {percentage:3.0f}% |{bar:24}| {elapsed} {postfix}"
-            self.bar = tqdm(total=1.0, desc=name, bar_format=form, file=sys.stderr)
+            # Some terminals tell no width; tqdm would draw nothing there.
+            columns = shutil.get_terminal_size((100, 24)).columns
+            self.bar = tqdm(total=1.0, desc=name, bar_format=form, file=sys.stderr, ncols=columns)
 
     def update(self, fraction: float, text: str) -> None:
         if self.bar is not None:

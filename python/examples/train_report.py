@@ -116,10 +116,13 @@ def about_prunex(methods: Dict[str, List[Run]]) -> List[str]:
             )
         own = statistics.median(r["admm_cost"]["share"] for r in runs)
         each = statistics.median(r["admm_cost"]["own_s"] / r["admm_cost"]["steps"] for r in runs)
-        lines.append(
-            f"  H-SADMM's own computation: {1e3 * each:.1f} ms per local step, {100 * own:.1f} % of "
-            "its phase's time"
-        )
+        line = f"  H-SADMM's own computation: {1e3 * each:.1f} ms per local step, {100 * own:.1f} % of "
+        line += "its phase's time"
+        if "dense" in methods:
+            line += (
+                f", {100 * each / middle(methods['dense'], 'time_s'):.1f} % of a dense iteration"
+            )
+        lines.append(line)
         lines.append(f"  equal parameters and masks on all ranks: {all(map(equal, runs))}")
     return lines
 
