@@ -121,9 +121,16 @@ class Bar:
             except ImportError:
                 return
             form = "{desc:14} {percentage:3.0f}% |{bar:24}| {elapsed} {postfix}"
-            # Some terminals tell no width; tqdm would draw nothing there.
-            columns = shutil.get_terminal_size((100, 24)).columns
-            self.bar = tqdm(total=1.0, desc=name, bar_format=form, file=sys.stderr, ncols=columns)
+            # Some terminals tell no size; tqdm would draw nothing there.
+            size = shutil.get_terminal_size((100, 24))
+            self.bar = tqdm(
+                total=1.0,
+                desc=name,
+                bar_format=form,
+                file=sys.stderr,
+                ncols=size.columns,
+                nrows=size.lines,
+            )
 
     def update(self, fraction: float, text: str) -> None:
         if self.bar is not None:

@@ -56,7 +56,7 @@ def test_c_program(tmp_path):
     program = tmp_path / "train"
     folder = LIBRARY.parent
     command = [compiler, "-std=c99", "-O2", "-pedantic", "-Wall", "-Wextra", "-Werror"]
-    command += [f"-I{ROOT / 'include'}", str(ROOT / "tests" / "examples" / "train.c")]
+    command += [f"-I{ROOT / 'include'}", str(ROOT / "docs" / "examples" / "train.c")]
     command += [f"-L{folder}", "-lprunex", "-lm", f"-Wl,-rpath,{folder}", "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

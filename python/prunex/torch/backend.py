@@ -72,12 +72,6 @@ _FORGETS = tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 6)
 _kept: "deque[Work]" = deque()
 
 
-def _keep(work: "_Work") -> None:
-    _kept.append(work)
-    while len(_kept) > 16 and _kept[0].is_completed():
-        _kept.popleft()
-
-
 class _Work(Work):
     """A call in flight; ``finish`` runs once, in the thread that learns the end first.
 
@@ -99,7 +93,9 @@ class _Work(Work):
         self._lock = threading.Lock()
         self._future: Any = None
         if _FORGETS:
-            _keep(self)
+            _kept.append(self)
+            while len(_kept) > 16 and _kept[0].is_completed():
+                _kept.popleft()
 
     def _end(self) -> List[torch.Tensor]:
         with self._lock:
