@@ -38,6 +38,8 @@ stage_build() {
   scripts/build.sh || return 1
   # Tools of the checks; what cannot be had makes its check skip.
   (install_packages "${check_packages[@]}") || true
+  # The Python tests' torch; they skip without it.
+  scripts/python-env.sh --check >/dev/null 2>&1 || scripts/python-env.sh || true
   echo "0 0 0" >"$counts"
 }
 

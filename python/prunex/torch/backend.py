@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from datetime import timedelta
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
@@ -65,6 +66,12 @@ def _raw(flat: torch.Tensor) -> torch.Tensor:
     )
 
 
+# Old torch (2.0 for one; 2.13 does not) forgets the Python half of a Work that only C++ holds: wait()
+# is the base class's then, and never ends. There the latest works are kept.
+_FORGETS = tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 6)
+_kept: "deque[Work]" = deque()
+
+
 class _Work(Work):
     """A call in flight; ``finish`` runs once, in the thread that learns the end first.
 
@@ -85,6 +92,10 @@ class _Work(Work):
         self._finish = finish
         self._lock = threading.Lock()
         self._future: Any = None
+        if _FORGETS:
+            _kept.append(self)
+            while len(_kept) > 16 and _kept[0].is_completed():
+                _kept.popleft()
 
     def _end(self) -> List[torch.Tensor]:
         with self._lock:

@@ -56,18 +56,25 @@ class TopKState(DenseState):
     """What :func:`topk_hook` needs.
 
     density: share of a bucket's elements that each rank sends, above 0 and up to 1. start: this
-    many first iterations are dense. Error feedback is kept per parameter, so that rebuilt buckets
-    find theirs; it takes the memory of one gradient and is not pickled: a loaded state starts with none.
+    many first iterations are dense. always: also where that takes more bytes than the dense buffer
+    (values and indices of all ranks); otherwise such buckets go dense. Error feedback is kept per
+    parameter, so that rebuilt buckets find theirs; it takes the memory of one gradient and is not
+    pickled: a loaded state starts with none.
     """
 
     def __init__(
-        self, comm: Optional[Communicator] = None, density: float = 0.01, start: int = 0
+        self,
+        comm: Optional[Communicator] = None,
+        density: float = 0.01,
+        start: int = 0,
+        always: bool = False,
     ) -> None:
         super().__init__(comm)
         if not 0 < density <= 1:
             raise InvalidArgument(f"density {density}: a share above 0 and up to 1")
         self.density = float(density)
         self.start = int(start)
+        self.always = bool(always)
         self.iteration = 0
         # By identity; the parameter is held, so that its identity stays its own.
         self._errors: Dict[int, Tuple[torch.Tensor, torch.Tensor]] = {}
@@ -81,7 +88,8 @@ class TopKState(DenseState):
         return found[1]
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {"density": self.density, "start": self.start, "iteration": self.iteration}
+        keys = ("density", "start", "always", "iteration")
+        return {key: getattr(self, key) for key in keys}
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
         super().__setstate__({})
@@ -94,7 +102,8 @@ def topk_hook(state: TopKState, bucket: Any) -> Any:
     """Each rank's largest elements by magnitude, with error feedback; the mean of what was sent.
 
     Travels as an all-gather of k values and k indices per rank: k * (4 + element size) bytes each.
-    Buckets whose k would not shrink that below the dense buffer go dense.
+    Buckets whose k would not shrink that below the dense buffer go dense, unless the state says
+    always.
     """
     buffer = bucket.buffer()
     iteration, last = state.iteration, bucket.is_last()
@@ -103,6 +112,7 @@ def topk_hook(state: TopKState, bucket: Any) -> Any:
     count = buffer.numel()
     k = max(1, math.ceil(state.density * count))
     pays = k * (4 + buffer.element_size()) * state.comm.size < 2 * count * buffer.element_size()
+    pays = pays or state.always
     if iteration < state.start or count == 0 or count >= 2**31 or not pays:
         return dense_hook(state, bucket)
     errors = [state.error_of(p, buffer.dtype) for p in bucket.parameters()]
