@@ -6,7 +6,7 @@
 #
 #   --long   also the soak tests, huge sizes (meson's suite "long") and more fuzzing
 #
-# Stages: build, checks (scripts/check.sh), tests, the tests under AddressSanitizer with
+# Stages: build, checks (scripts/check.sh), tests, RDMA on Soft-RoCE in a guest, the tests under AddressSanitizer with
 # UndefinedBehaviorSanitizer and under ThreadSanitizer, fuzzing. A stage that fails stops no later one.
 # All output is kept in build-logs/. Last line: "N passed, N failed, N skipped" (test cases and checks).
 set -euo pipefail
@@ -30,7 +30,11 @@ readonly asan_suites=(base kernels cuda topology bootstrap transport collective 
 # What has threads, or ranks that are threads; of the plugin's suites what is marked so.
 readonly tsan_suites=(topology transport collective api threads)
 fuzz_seconds=10 # of each target
-[[ $long == false ]] || fuzz_seconds=120
+roce_memory=2G roce_environment=()
+if [[ $long == true ]]; then
+  fuzz_seconds=120
+  roce_memory=8G roce_environment=(PRUNEX_TEST_LONG=1)
+fi
 
 # ---- stages: details on stdout, the three counts in the file $counts ------------------------------------
 
@@ -87,6 +91,34 @@ build_suites() {
   configure_tree "$1" $(sanitizer_options "$2") && ninja_tree "$1" build.ninja >/dev/null || return 1
   mapfile -t targets < <(python3 scripts/count_tests.py "$1" --targets "${@:3}")
   ninja_tree "$1" "${targets[@]}"
+}
+
+# In one boot; a guest that did not come up, or died, is started once more. Not on this machine: skipped.
+stage_roce() {
+  local attempt code limit=420
+  [[ $long == false ]] || limit=3600
+  (cd "$repo_root" && scripts/soft-roce.sh --prepare) >"$logs/roce.log" 2>&1 || true
+  for attempt in 1 2; do
+    code=0
+    env ${roce_environment[@]+"${roce_environment[@]}"} scripts/soft-roce.sh --memory "$roce_memory" --timeout "$limit" --writable / -- \
+      scripts/soft-roce/suite.sh build >"$logs/roce.out" 2>>"$logs/roce.log" || code=$?
+    ((code == 124 || code == 125)) || break
+  done
+  if ((code == 77)); then
+    echo "skipped: roce: $(tail -n 1 "$logs/roce.log")"
+    echo "0 0 1" >"$counts"
+    return 0
+  fi
+  grep -E '^(failed|skipped) ' "$logs/roce.out" || true
+  local passed failed skipped
+  passed=$(grep -c '^passed ' "$logs/roce.out" || true)
+  failed=$(grep -c '^failed ' "$logs/roce.out" || true)
+  skipped=$(grep -c '^skipped ' "$logs/roce.out" || true)
+  if ((code != 0)); then
+    echo "failed: roce: the guest ended with status $code (all of it: $logs/roce.log)"
+    failed=$((failed + 1))
+  fi
+  echo "$passed $failed $skipped" >"$counts"
 }
 
 stage_asan() {
@@ -165,7 +197,7 @@ run_stage() {
 }
 
 mkdir -p "$logs"
-for stage in build checks tests asan tsan fuzz; do run_stage $stage; done
+for stage in build checks tests roce asan tsan fuzz; do run_stage $stage; done
 echo "total time: $(since "$start") s"
 echo "$total_passed passed, $total_failed failed, $total_skipped skipped"
 ((total_failed == 0))

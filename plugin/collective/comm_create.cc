@@ -354,6 +354,8 @@ Result<> Comm::connect_leaders(const std::vector<topo::RankFacts>& facts, bool& 
     listeners_[rail].reset();
     if (links) {
       context_.links[rail] = std::move(*links);
+      context_.scratch[rail] = transport::Staging(networks_[rail].get());
+      context_.links[rail]->register_slots(*networks_[rail], context_.memory.exchanged());
     } else if (rail == 0) {
       mine = tl::unexpected(links.error());
     } else {

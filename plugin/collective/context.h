@@ -10,6 +10,7 @@
 #include "plugin/collective/leader_links.h"
 #include "plugin/collective/node_memory.h"
 #include "plugin/collective/table.h"
+#include "plugin/transport/staging.h"
 #include "topology/world.h"
 
 namespace prunex::collective {
@@ -26,6 +27,7 @@ struct Context {
   int rank = 0;
   size_t node = 0, local = 0;
   NodeMemory memory;
+  std::vector<transport::Staging> scratch;          // by rail: partial sums of other nodes
   std::vector<std::unique_ptr<LeaderLinks>> links;  // by rail; null where this rank does not lead
   std::vector<size_t> leader_locals;                // by rail, of this node
   Control* control = nullptr;
@@ -33,8 +35,7 @@ struct Context {
   // To be moved by waits; set while the communicator's own thread is in the call.
   PointToPoint* messages = nullptr;
   StageTimes times;
-  std::vector<std::vector<std::byte>> scratch;  // by rail: partial sums of other nodes
-  std::vector<pollfd> fds;                      // reused by waits
+  std::vector<pollfd> fds;  // reused by waits
 
   [[nodiscard]] size_t local_size() const { return world.nodes[node].ranks.size(); }
   [[nodiscard]] int rank_at(size_t local_index) const {

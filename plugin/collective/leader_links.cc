@@ -53,7 +53,7 @@ Result<std::unique_ptr<LeaderLinks>> LeaderLinks::connect(transport::Transport& 
                                                           const std::vector<int>& leader_ranks,
                                                           const std::vector<std::string>& handles,
                                                           Deadline deadline) {
-  std::unique_ptr<LeaderLinks> links(new LeaderLinks);
+  std::unique_ptr<LeaderLinks> links(new LeaderLinks(&transport));
   links->self_ = self;
   links->peers_.resize(leader_ranks.size());
   struct Pending {
@@ -135,9 +135,10 @@ Result<std::unique_ptr<LeaderLinks>> LeaderLinks::connect(transport::Transport& 
     }
     ::poll(fds.data(), fds.size(), 20);  // connects also retry by the clock
   }
+  links->inboxes_.reserve(links->peers_.size() * kInboxBytes);
   for (size_t n = 0; n < links->peers_.size(); ++n) {
     if (n != self) {
-      links->peers_[n].inbox.resize(kInboxBytes);
+      links->peers_[n].inbox = {links->inboxes_.data() + n * kInboxBytes, kInboxBytes};
       links->post_inbox(links->peers_[n]);
     }
   }
@@ -146,7 +147,8 @@ Result<std::unique_ptr<LeaderLinks>> LeaderLinks::connect(transport::Transport& 
 
 void LeaderLinks::post_inbox(Peer& peer) {
   Connection& link = *peer.link[static_cast<size_t>(Channel::calls)];
-  const Io io = link.irecv(peer.inbox.data(), peer.inbox.size(), nullptr, &peer.inbox_ticket);
+  const Io io =
+      link.irecv(peer.inbox.data(), peer.inbox.size(), inboxes_.region(), &peer.inbox_ticket);
   if (io != Io::done) {
     peer.inbox_ticket = 0;
     peer.closed = true;
@@ -208,7 +210,7 @@ Result<const CallHeader*> LeaderLinks::peek_call(size_t node) {
     return tl::unexpected(peer_error(peer, link));
   }
   bytes_received += n;
-  auto header = decode_call(std::span(peer.inbox.data(), n));
+  auto header = decode_call(peer.inbox.first(n));
   if (!header) {
     Error e = header.error();
     e.rank = peer.rank;
@@ -222,7 +224,7 @@ Result<const CallHeader*> LeaderLinks::peek_call(size_t node) {
 
 std::span<const std::byte> LeaderLinks::payload(size_t node) const {
   const Peer& peer = peers_[node];
-  return std::span(peer.inbox).subspan(CallHeader::kWireBytes, peer.waiting->payload);
+  return peer.inbox.subspan(CallHeader::kWireBytes, peer.waiting->payload);
 }
 
 void LeaderLinks::take_call(size_t node) {

@@ -15,6 +15,7 @@
 #include "plugin/base/result.h"
 #include "plugin/collective/call.h"
 #include "plugin/collective/table.h"
+#include "plugin/transport/staging.h"
 #include "plugin/transport/transport.h"
 
 namespace prunex::collective {
@@ -25,7 +26,7 @@ inline constexpr size_t kChannels = 3;
 struct Peer {
   int rank = -1;  // of the leader at the other end
   std::unique_ptr<transport::Connection> link[kChannels];
-  std::vector<std::byte> inbox;  // one call message
+  std::span<std::byte> inbox;  // one call message
   transport::Ticket inbox_ticket = 0;
   std::optional<CallHeader> waiting;  // arrived and not yet taken
   bool closed = false;                // no more calls will come
@@ -47,6 +48,12 @@ class LeaderLinks {
     return *peers_[node].link[static_cast<size_t>(c)];
   }
 
+  // Memory that chunks are sent from and received into; it outlives the links.
+  void register_slots(transport::Transport& transport, std::span<std::byte> memory) {
+    slots_ = transport::try_register(transport, memory.data(), memory.size());
+  }
+  [[nodiscard]] const transport::Region* slots() const { return slots_.get(); }
+
   // Queues a call message to every other node. The payload is copied.
   [[nodiscard]] Result<> send_calls(const CallHeader& header, std::span<const std::byte> payload);
   // The oldest call message of a node, if there is one; it stays until take_call(). Its payload
@@ -66,7 +73,7 @@ class LeaderLinks {
   uint64_t bytes_sent = 0, bytes_received = 0;  // payloads and headers
 
  private:
-  LeaderLinks() = default;
+  explicit LeaderLinks(transport::Transport* transport) : inboxes_(transport) {}
   void post_inbox(Peer& peer);
   struct Outgoing {
     size_t node;
@@ -76,6 +83,8 @@ class LeaderLinks {
   void reap_outgoing();
 
   size_t self_ = 0;
+  transport::Staging inboxes_;                // of all peers; outlives their connections
+  std::unique_ptr<transport::Region> slots_;  // nullptr: not registered, or nothing was
   std::vector<Peer> peers_;
   std::vector<Outgoing> outgoing_;
 };

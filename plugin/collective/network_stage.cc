@@ -25,11 +25,7 @@ NetworkStage::NetworkStage(Context& context, const ExchangeInput& input, size_t 
   const size_t rails = c_.links.size();
   const size_t own_chunks = (plan_.chunks.size() - next_ + rails - 1) / rails;
   flights_.resize(std::min(slots, own_chunks));
-  std::vector<std::byte>& scratch = c_.scratch[rail];
-  const size_t need = partial_stride_ * (links_.nodes() - 1) * flights_.size();
-  if (scratch.size() < need) {
-    scratch.resize(need);
-  }
+  c_.scratch[rail].reserve(partial_stride_ * (links_.nodes() - 1) * flights_.size());
 }
 
 size_t NetworkStage::slot_of(size_t chunk) const {
@@ -153,11 +149,11 @@ Result<bool> NetworkStage::post(Flight& f, StepKind kind, uint32_t first, uint32
     Io io = Io::again;
     if (sends) {
       const std::byte* from = partial ? c_.memory.sum(slot) : c_.memory.output(slot);
-      io = link.isend(from + step.offset * element, bytes, nullptr, &ticket);
+      io = link.isend(from + step.offset * element, bytes, links_.slots(), &ticket);
     } else {
       std::byte* to =
           partial ? partial_of(f, step.node) : c_.memory.output(slot) + step.offset * element;
-      io = link.irecv(to, bytes, nullptr, &ticket);
+      io = link.irecv(to, bytes, partial ? c_.scratch[rail_].region() : links_.slots(), &ticket);
     }
     if (io == Io::failed) {
       return tl::unexpected(peer_error(links_.peer(step.node), link));

@@ -136,6 +136,8 @@ std::byte* NodeMemory::output(size_t slot) const {
   return at(offsets_of(shape_, sizeof(Head)).output + slot * shape_.slot_bytes);
 }
 
+std::span<std::byte> NodeMemory::exchanged() const { return {sum(0), output(shape_.slots)}; }
+
 // The bell moves before the sleepers are looked at, and a sleeper counts itself before the kernel
 // compares the bell: one of the two always sees the other (all sequentially consistent).
 void NodeMemory::ring() {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,8 @@ class NodeMemory {
   [[nodiscard]] std::byte* input(size_t local, size_t slot) const;
   [[nodiscard]] std::byte* sum(size_t slot) const;
   [[nodiscard]] std::byte* output(size_t slot) const;
+  // All sums and outputs: what leaders send and receive.
+  [[nodiscard]] std::span<std::byte> exchanged() const;
 
   // Tells everybody on the node that some counter moved.
   void ring();

@@ -102,6 +102,7 @@ VerbsOptions verbs_options(const IbConfig& ib, const SocketOptions& meeting, siz
   o.timeout = static_cast<uint8_t>(ib.timeout);
   o.retry_count = static_cast<uint8_t>(ib.retry_count);
   o.queue_pairs = static_cast<size_t>(ib.queue_pairs);
+  o.relaxed_order = ib.relaxed_ordering != 0;
   o.stall_s = meeting.stall_s;
   return o;
 }

@@ -18,7 +18,7 @@ namespace {
 
 struct Memory {
   std::shared_ptr<transport::Transport> transport;  // outlives the region
-  std::unique_ptr<transport::Region> region;
+  std::shared_ptr<const transport::Region> region;  // kept by calls, too
 };
 
 // What NCCL holds pointers to, by kind; never destroyed: calls may come during exit.
@@ -121,7 +121,8 @@ int reg_mr(void* comm, void* data, size_t bytes, int type, void** mr) {
               .c_str());
     }
     const auto& transport = static_cast<CollComm*>(comm)->transport();
-    auto region = transport->register_memory(data, bytes);
+    // NCCL looks at it only after test() has said done.
+    auto region = transport->register_relaxed(data, bytes);
     if (!region) {
       return report(region.error());
     }
@@ -146,6 +147,15 @@ int dereg_mr(void*, void* mr) {
   delete static_cast<Memory*>(mr);
   return kSuccess;
 }
+
+// nullptr, which is copied on its way: not registered, or with another device's comm.
+std::shared_ptr<const transport::Region> region_of(const CollComm& comm, void* mr) {
+  const auto* memory = handed().memories.has(mr) ? static_cast<const Memory*>(mr) : nullptr;
+  return memory != nullptr && memory->transport == comm.transport() ? memory->region : nullptr;
+}
+
+// Where a window is one part, it is moved from or to where it lies.
+void* mr_of(std::span<const CollPart> parts) { return parts.size() == 1 ? parts[0].mr : nullptr; }
 
 // What posting has in common.
 template <class Post>
@@ -184,30 +194,36 @@ Result<std::span<const CollPart>> parts_of(const char* call, int parts, const Co
   return std::span<const CollPart>(list, static_cast<size_t>(parts));
 }
 
-int iallreduce(void* comm, const void* send, void* recv, size_t count, int type, int op, void*,
-               void*, void** request) {
+int iallreduce(void* comm, const void* send, void* recv, size_t count, int type, int op,
+               void* send_mr, void* recv_mr, void** request) {
   return post("CollNet iallreduce", comm, request, [&](CollComm& c) -> Result<Request*> {
     const auto meaning = meaning_of("iallreduce", type, op);
     if (!meaning) {
       return tl::unexpected(meaning.error());
     }
-    return c.all_reduce({send, recv, count, meaning->first, meaning->second});
+    return c.all_reduce({send,
+                         recv,
+                         count,
+                         meaning->first,
+                         meaning->second,
+                         {region_of(c, send_mr), region_of(c, recv_mr)}});
   });
 }
 
 int iallgather(void* comm, const void* send, int parts, const CollPart* recv, size_t bytes_per_rank,
-               size_t window_offset, size_t window_bytes, void*, void** request) {
+               size_t window_offset, size_t window_bytes, void* send_mr, void** request) {
   return post("CollNet iallgather", comm, request, [&](CollComm& c) -> Result<Request*> {
     const auto list = parts_of("iallgather", parts, recv);
     if (!list) {
       return tl::unexpected(list.error());
     }
-    return c.all_gather(send, *list, {bytes_per_rank, window_offset, window_bytes});
+    return c.all_gather(send, *list, {bytes_per_rank, window_offset, window_bytes},
+                        {region_of(c, send_mr), region_of(c, mr_of(*list))});
   });
 }
 
 int ireducescatter(void* comm, int parts, const CollPart* send, void* recv, size_t bytes_per_rank,
-                   size_t window_offset, size_t window_bytes, int type, int op, void*,
+                   size_t window_offset, size_t window_bytes, int type, int op, void* recv_mr,
                    void** request) {
   return post("CollNet ireducescatter", comm, request, [&](CollComm& c) -> Result<Request*> {
     const auto meaning = meaning_of("ireducescatter", type, op);
@@ -219,7 +235,8 @@ int ireducescatter(void* comm, int parts, const CollPart* send, void* recv, size
       return tl::unexpected(list.error());
     }
     return c.reduce_scatter(*list, recv, {bytes_per_rank, window_offset, window_bytes},
-                            meaning->first, meaning->second);
+                            meaning->first, meaning->second,
+                            {region_of(c, mr_of(*list)), region_of(c, recv_mr)});
   });
 }
 

@@ -34,6 +34,11 @@ CollComm::CollComm(Setup setup) : setup_(std::move(setup)), nodes_(setup_.addres
   for (Request& r : requests_) {
     r.comm = this;
   }
+  if (setup_.links != nullptr) {
+    for (transport::Staging& s : scratch_) {
+      s = transport::Staging(setup_.transport.get());
+    }
+  }
 }
 
 CollStats CollComm::stats() const {
@@ -103,6 +108,8 @@ Result<Request*> CollComm::all_reduce(const AllReduce& call) {
     p.elements = std::min(step, call.count - p.first);
     p.send = static_cast<const std::byte*>(call.send) + p.first * size;
     p.recv = static_cast<std::byte*>(call.recv) + p.first * size;
+    p.send_region = call.regions.send;
+    p.recv_region = call.regions.recv;
     // Another type than the mask's, or a cut through an element: the mask says nothing here.
     if (found && hit.type == call.type && hit.byte_offset % size == 0 && p.elements > 0) {
       p.hit = hit;
@@ -153,7 +160,7 @@ Result<> CollComm::check_window(const Window& w, std::span<const CollPart> parts
 }
 
 Result<Request*> CollComm::all_gather(const void* send, std::span<const CollPart> recv,
-                                      const Window& window) {
+                                      const Window& window, Regions regions) {
   if (auto fits = check_window(window, recv); !fits) {
     return tl::unexpected(fits.error());
   }
@@ -165,10 +172,13 @@ Result<Request*> CollComm::all_gather(const void* send, std::span<const CollPart
     return fail(Code::invalid_argument, "CollNet all-gather: the send buffer is NULL");
   }
   p.send = static_cast<const std::byte*>(send);
+  p.send_region = std::move(regions.send);
   if (recv.size() == 1) {
     p.recv = static_cast<std::byte*>(recv[0].address);
+    p.recv_region = std::move(regions.recv);
   } else {
-    p.staging.resize(window.bytes);
+    p.staging = take_memory();
+    p.staging.reserve(window.bytes);
     p.recv = p.staging.data();
     p.parts.assign(recv.begin(), recv.end());
   }
@@ -176,7 +186,8 @@ Result<Request*> CollComm::all_gather(const void* send, std::span<const CollPart
 }
 
 Result<Request*> CollComm::reduce_scatter(std::span<const CollPart> send, void* recv,
-                                          const Window& window, DType type, Op op) {
+                                          const Window& window, DType type, Op op,
+                                          Regions regions) {
   if (auto fits = check_window(window, send); !fits) {
     return tl::unexpected(fits.error());
   }
@@ -199,12 +210,19 @@ Result<Request*> CollComm::reduce_scatter(std::span<const CollPart> send, void* 
     return fail(Code::invalid_argument, "CollNet reduce-scatter: the receive buffer is NULL");
   }
   p.recv = static_cast<std::byte*>(recv);
+  p.recv_region = std::move(regions.recv);
   if (send.size() == 1) {
     p.send = static_cast<const std::byte*>(send[0].address);
+    p.send_region = std::move(regions.send);
   } else {
+    p.staging = take_memory();
+    p.staging.reserve(window.bytes);
+    size_t at = 0;
     for (const CollPart& part : send) {
-      const auto* from = static_cast<const std::byte*>(part.address);
-      p.staging.insert(p.staging.end(), from, from + part.bytes);
+      if (part.bytes > 0) {
+        std::memcpy(p.staging.data() + at, part.address, part.bytes);
+      }
+      at += part.bytes;
     }
     p.send = p.staging.data();
   }

@@ -24,6 +24,7 @@
 #include "plugin/nccl/coll/verdict.h"
 #include "plugin/nccl/internal_table.h"
 #include "plugin/nccl/stats.h"
+#include "plugin/transport/staging.h"
 #include "plugin/transport/transport.h"
 
 namespace prunex::nccl::coll {
@@ -48,12 +49,18 @@ struct Request {
   size_t bytes = 0;
 };
 
+// What the caller has registered of its buffers; kept until the call is done.
+struct Regions {
+  std::shared_ptr<const transport::Region> send, recv;
+};
+
 struct AllReduce {
   const void* send = nullptr;
   void* recv = nullptr;
   uint64_t count = 0;
   DType type = DType::f32;
   Op op = Op::sum;
+  Regions regions = {};
 };
 
 struct Window {  // of the buffer of all nodes' segments, bytes
@@ -83,9 +90,10 @@ class CollComm {
   // request is done.
   [[nodiscard]] Result<Request*> all_reduce(const AllReduce& call);
   [[nodiscard]] Result<Request*> all_gather(const void* send, std::span<const CollPart> recv,
-                                            const Window& window);
+                                            const Window& window, Regions regions = {});
   [[nodiscard]] Result<Request*> reduce_scatter(std::span<const CollPart> send, void* recv,
-                                                const Window& window, DType type, Op op);
+                                                const Window& window, DType type, Op op,
+                                                Regions regions = {});
   // true: done, and the request is free. An error is the communicator's end.
   [[nodiscard]] Result<bool> test(Request& request);
 
@@ -104,15 +112,16 @@ class CollComm {
     Request* request = nullptr;
     const std::byte* send = nullptr;
     std::byte* recv = nullptr;
+    std::shared_ptr<const transport::Region> send_region, recv_region;
     DType type = DType::i8;
     Op op = Op::sum;
     uint64_t count = 0;                // elements of the whole call
     uint64_t first = 0, elements = 0;  // of this piece
     uint64_t index = 0;
     Window window;
-    std::vector<Segment> segments;   // of the window, by node
-    std::vector<std::byte> staging;  // the window, where the user's is in several parts
-    std::vector<CollPart> parts;     // to be filled from it
+    std::vector<Segment> segments;  // of the window, by node
+    transport::Staging staging;     // the window, where the user's is in several parts
+    std::vector<CollPart> parts;    // to be filled from it
     std::optional<api::RangeHit> hit;
 
     Phase phase = Phase::fresh;
@@ -168,8 +177,8 @@ class CollComm {
   void start(Piece& piece);
   [[nodiscard]] Result<bool> move(Piece& piece, int64_t* budget);
   void finish(Piece& piece);
-  [[nodiscard]] std::vector<std::byte> take_memory();
-  void give_memory(std::vector<std::byte> memory);
+  [[nodiscard]] transport::Staging take_memory();
+  void give_memory(transport::Staging memory);
 
   [[nodiscard]] static uint64_t piece_digest(const Piece& piece);
   [[nodiscard]] static uint64_t mask_key(const api::RangeHit& hit);
@@ -179,10 +188,10 @@ class CollComm {
   collective::Tuning tuning_;
   std::array<Request, kMaxRequests> requests_;
   std::deque<Piece> queue_;
-  std::vector<std::vector<std::byte>> spare_;  // memory of packed streams
+  std::vector<transport::Staging> spare_;  // memory of packed streams
   // Partial sums, of as many pieces as can be under way at a time.
   static constexpr size_t kUnderWay = 3;
-  std::array<std::vector<std::byte>, kUnderWay> scratch_;
+  std::array<transport::Staging, kUnderWay> scratch_;
   std::optional<Error> dead_;
   uint64_t sequence_ = 0;
   uint32_t idle_polls_ = 0;

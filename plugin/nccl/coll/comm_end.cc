@@ -57,6 +57,7 @@ CollComm::~CollComm() {
     setup_.links->poll_fds(fds);
     ::poll(fds.data(), fds.size(), 10);
   }
+  setup_.links.reset();  // before the memory that others may still write to
 }
 
 void CollComm::publish() {

@@ -13,18 +13,18 @@ constexpr size_t kGatherChunk = size_t{512} << 10;  // nothing is computed on th
 
 }  // namespace
 
-std::vector<std::byte> CollComm::take_memory() {
+transport::Staging CollComm::take_memory() {
   if (spare_.empty()) {
-    return {};
+    return transport::Staging(setup_.links == nullptr ? nullptr : setup_.transport.get());
   }
-  std::vector<std::byte> memory = std::move(spare_.back());
+  transport::Staging memory = std::move(spare_.back());
   spare_.pop_back();
   return memory;
 }
 
-void CollComm::give_memory(std::vector<std::byte> memory) {
+void CollComm::give_memory(transport::Staging memory) {
   constexpr size_t kSpares = kUnderWay + 1;
-  if (memory.capacity() > 0 && spare_.size() < kSpares) {
+  if (memory.size() > 0 && spare_.size() < kSpares) {
     spare_.push_back(std::move(memory));
   }
 }
@@ -46,6 +46,8 @@ void CollComm::start(Piece& p) {
     spec.source = p.stream.source();
     spec.result = p.stream.result();
     spec.bytes = p.stream.bytes();
+    spec.source_region = p.stream.dense() ? p.send_region.get() : p.stream.region();
+    spec.result_region = p.stream.dense() ? p.recv_region.get() : p.stream.region();
     const size_t chunk = choose_chunk_bytes(tuning_, spec.bytes);
     spec.chunk_bytes = std::max<size_t>(64, chunk / 64 * 64);
   } else {
@@ -54,6 +56,11 @@ void CollComm::start(Piece& p) {
     spec.chunk_bytes = gather ? kGatherChunk : tuning_.chunk_bytes;
     spec.source = p.send;
     spec.result = p.recv;
+    spec.source_region = p.send_region.get();
+    spec.result_region = p.recv_region.get();
+    if (p.staging.size() > 0) {
+      (gather ? spec.result_region : spec.source_region) = p.staging.region();
+    }
     spec.segments = p.segments;
   }
   p.transfer.emplace(setup_.links.get(), nodes_, setup_.self, std::move(spec),
@@ -124,6 +131,7 @@ void CollComm::finish(Piece& p) {
     }
   }
   give_memory(p.stream.release());
+  give_memory(std::move(p.staging));
   Request& request = *p.request;
   --request.pieces_left;
   const std::lock_guard lock(stats_mutex_);

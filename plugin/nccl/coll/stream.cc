@@ -42,7 +42,7 @@ Stream Stream::dense(const std::byte* send, std::byte* recv, size_t bytes) {
 }
 
 Stream Stream::masked(const std::byte* send, std::byte* recv, DType type, MaskedPiece piece,
-                      bool counted, std::vector<std::byte> memory) {
+                      bool counted, transport::Staging memory) {
   Stream s;
   s.kind_ = Kind::masked;
   s.type_ = type;
@@ -53,14 +53,12 @@ Stream Stream::masked(const std::byte* send, std::byte* recv, DType type, Masked
   s.piece_ = std::move(piece);
   s.counted_ = counted;
   s.memory_ = std::move(memory);
-  if (s.memory_.size() < s.bytes_) {
-    s.memory_.resize(s.bytes_);
-  }
+  s.memory_.reserve(s.bytes_);
   return s;
 }
 
 Stream Stream::mapped(const std::byte* send, std::byte* recv, BlockMap map,
-                      std::vector<std::byte> memory) {
+                      transport::Staging memory) {
   Stream s;
   s.kind_ = Kind::mapped;
   s.send_ = send;
@@ -69,9 +67,7 @@ Stream Stream::mapped(const std::byte* send, std::byte* recv, BlockMap map,
   s.bytes_ = map.kept_bytes();
   s.map_ = std::move(map);
   s.memory_ = std::move(memory);
-  if (s.memory_.size() < s.bytes_) {
-    s.memory_.resize(s.bytes_);
-  }
+  s.memory_.reserve(s.bytes_);
   return s;
 }
 

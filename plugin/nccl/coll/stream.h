@@ -12,6 +12,7 @@
 #include "kernels/pack.h"
 #include "plugin/base/dtype.h"
 #include "plugin/nccl/coll/blocks.h"
+#include "plugin/transport/staging.h"
 
 namespace prunex::nccl::coll {
 
@@ -36,16 +37,19 @@ class Stream {
   [[nodiscard]] static Stream dense(const std::byte* send, std::byte* recv, size_t bytes);
   // memory: taken over for the packed elements, to be had back by release().
   [[nodiscard]] static Stream masked(const std::byte* send, std::byte* recv, DType type,
-                                     MaskedPiece piece, bool counted,
-                                     std::vector<std::byte> memory);
+                                     MaskedPiece piece, bool counted, transport::Staging memory);
   [[nodiscard]] static Stream mapped(const std::byte* send, std::byte* recv, BlockMap map,
-                                     std::vector<std::byte> memory);
+                                     transport::Staging memory);
 
   [[nodiscard]] size_t bytes() const { return bytes_; }
   [[nodiscard]] const std::byte* source() const {
     return kind_ == Kind::dense ? send_ : memory_.data();
   }
   [[nodiscard]] std::byte* result() { return kind_ == Kind::dense ? recv_ : memory_.data(); }
+
+  // Of what is packed; nullptr in a dense stream, and where it is not registered.
+  [[nodiscard]] const transport::Region* region() const { return memory_.region(); }
+  [[nodiscard]] bool dense() const { return kind_ == Kind::dense; }
 
   // The next step of packing; bytes of the user's buffer looked at, 0: all is packed.
   size_t pack_step();
@@ -57,7 +61,7 @@ class Stream {
   size_t unpack_step(size_t finished);
   [[nodiscard]] bool unpacked() const { return logical_unpacked_ == logical_; }
 
-  [[nodiscard]] std::vector<std::byte> release() { return std::move(memory_); }
+  [[nodiscard]] transport::Staging release() { return std::move(memory_); }
 
  private:
   enum class Kind : uint8_t { dense, masked, mapped };
@@ -83,7 +87,7 @@ class Stream {
   MaskedPiece piece_;
   bool counted_ = false;  // dropped elements are looked at
   BlockMap map_;
-  std::vector<std::byte> memory_;
+  transport::Staging memory_;
   size_t packed_ = 0, unpacked_ = 0;                  // bytes of the stream
   size_t logical_packed_ = 0, logical_unpacked_ = 0;  // bytes of the user's buffer
   AuditCount dropped_;

@@ -23,7 +23,7 @@ constexpr size_t kScratchBytes = size_t{8} << 20;
 }  // namespace
 
 Transfer::Transfer(collective::LeaderLinks* links, size_t nodes, size_t self, TransferSpec spec,
-                   std::vector<std::byte>& scratch)
+                   transport::Staging& scratch)
     : links_(links),
       nodes_(nodes),
       self_(self),
@@ -53,9 +53,7 @@ Transfer::Transfer(collective::LeaderLinks* links, size_t nodes, size_t self, Tr
   const size_t peers = nodes_ - 1;
   depth_ = peers == 0 ? 1 : std::clamp<size_t>(kScratchBytes / (slot_bytes_ * peers), 2, kMaxDepth);
   depth_ = std::clamp<size_t>(chunks_, 1, depth_);
-  if (scratch_.size() < depth_ * slot_bytes_ * peers) {
-    scratch_.resize(depth_ * slot_bytes_ * peers);
-  }
+  scratch_.reserve(depth_ * slot_bytes_ * peers);
 }
 
 size_t Transfer::chunks_of(size_t bytes) const {
@@ -83,12 +81,14 @@ Transfer::Piece Transfer::piece_of(size_t node, Kind kind, size_t chunk) const {
     const Segment& s = spec_.segments[owner];
     const size_t bytes = std::min(spec_.chunk_bytes, s.bytes - begin);
     if (kind == kRecvPartial) {
-      return {partial_of(node, chunk), bytes};
+      return {partial_of(node, chunk), bytes, scratch_.region()};
     }
     if (kind == kSendResult) {  // gather: the source is the own segment
-      return {source + begin, bytes};
+      return {source + begin, bytes, spec_.source_region};
     }
-    return {(kind == kSendPartial ? source : spec_.result) + s.offset + begin, bytes};
+    return kind == kSendPartial
+               ? Piece{source + s.offset + begin, bytes, spec_.source_region}
+               : Piece{spec_.result + s.offset + begin, bytes, spec_.result_region};
   }
   const size_t size = size_of(spec_.type);
   const size_t end = std::min(spec_.bytes, begin + spec_.chunk_bytes);
@@ -98,10 +98,11 @@ Transfer::Piece Transfer::piece_of(size_t node, Kind kind, size_t chunk) const {
   }
   const size_t bytes = part.count * size;
   if (kind == kRecvPartial) {
-    return {partial_of(node, chunk), bytes};
+    return {partial_of(node, chunk), bytes, scratch_.region()};
   }
-  std::byte* base = kind == kSendPartial ? source : spec_.result;
-  return {base + begin + part.offset * size, bytes};
+  const size_t at = begin + part.offset * size;
+  return kind == kSendPartial ? Piece{source + at, bytes, spec_.source_region}
+                              : Piece{spec_.result + at, bytes, spec_.result_region};
 }
 
 bool Transfer::may_post(size_t node, Kind kind, size_t chunk) const {
@@ -137,8 +138,8 @@ Result<bool> Transfer::advance(size_t node, Kind kind) {
     const Piece piece = piece_of(node, kind, lane.next);
     transport::Ticket ticket = 0;
     if (piece.bytes > 0) {
-      const Io io = sends ? link.isend(piece.at, piece.bytes, nullptr, &ticket)
-                          : link.irecv(piece.at, piece.bytes, nullptr, &ticket);
+      const Io io = sends ? link.isend(piece.at, piece.bytes, piece.region, &ticket)
+                          : link.irecv(piece.at, piece.bytes, piece.region, &ticket);
       if (io == Io::failed) {
         return broken();
       }

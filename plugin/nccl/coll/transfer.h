@@ -13,6 +13,7 @@
 #include "plugin/base/result.h"
 #include "plugin/collective/leader_links.h"
 #include "plugin/collective/table.h"
+#include "plugin/transport/staging.h"
 
 namespace prunex::nccl::coll {
 
@@ -34,6 +35,9 @@ struct TransferSpec {
   const std::byte* source = nullptr;  // this node's contribution; in gather its own segment only
   // Where results go: the stream, in reduce_scatter the own segment only. May be the source.
   std::byte* result = nullptr;
+  // Of the two; nullptr: not registered.
+  const transport::Region* source_region = nullptr;
+  const transport::Region* result_region = nullptr;
   size_t bytes = 0;        // of the stream; exchange and scatter
   size_t chunk_bytes = 0;  // a multiple of 64
   // By node; reduce_scatter and gather.
@@ -44,7 +48,7 @@ class Transfer {
  public:
   // `links` may be null when there is one node. `scratch` is the communicator's, reused.
   Transfer(collective::LeaderLinks* links, size_t nodes, size_t self, TransferSpec spec,
-           std::vector<std::byte>& scratch);
+           transport::Staging& scratch);
 
   // Bytes of the source that may be sent: packing may still be under way.
   void source_ready(size_t bytes) { ready_ = bytes; }
@@ -71,6 +75,7 @@ class Transfer {
   struct Piece {
     std::byte* at = nullptr;
     size_t bytes = 0;
+    const transport::Region* region = nullptr;
   };
 
   [[nodiscard]] Piece piece_of(size_t node, Kind kind, size_t chunk) const;
@@ -86,7 +91,7 @@ class Transfer {
   collective::LeaderLinks* links_;
   size_t nodes_, self_;
   TransferSpec spec_;
-  std::vector<std::byte>& scratch_;
+  transport::Staging& scratch_;
   size_t ready_ = 0;
   size_t chunks_ = 0;  // that this node reduces
   size_t combined_ = 0;

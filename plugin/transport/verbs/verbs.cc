@@ -41,7 +41,8 @@ class VerbsTransport final : public Transport {
     return domain_->add(data, bytes, Order::strict);
   }
   Result<std::unique_ptr<Region>> register_relaxed(void* data, size_t bytes) override {
-    return domain_->add(data, bytes, Order::relaxed);
+    return domain_->add(data, bytes,
+                        domain_->options().relaxed_order ? Order::relaxed : Order::strict);
   }
   Result<std::unique_ptr<Region>> register_dmabuf(int fd, uint64_t offset, void* data,
                                                   size_t bytes) override {
@@ -66,7 +67,7 @@ Result<> check_settings(const VerbsOptions& o) {
   }
   if (o.queue_pairs < 1 || o.queue_pairs > kMaxQueuePairs) {
     return fail(Code::config, strf("%zu queue pairs per connection: 1 to %zu, in "
-                                   "PRUNEX_IB_QPS_PER_CONNECTION",
+                                   "PRUNEX_IB_QPS",
                                    o.queue_pairs, kMaxQueuePairs));
   }
   return {};

@@ -40,6 +40,8 @@ struct VerbsOptions {
   uint8_t timeout = 20;             // PRUNEX_IB_TIMEOUT: 4.096 us * 2^n until a packet is resent
   uint8_t retry_count = 7;          // PRUNEX_IB_RETRY_CNT, 0 to 7
   uint32_t inline_bytes = 128;      // asked of the device; it may give less
+  bool relaxed_order = true;        // PRUNEX_IB_RELAXED_ORDERING is not 0: register_relaxed() asks
+                                    // the device for it
   bool device_memory = false;       // receives may be into memory of register_dmabuf(): then
                                     // nothing comes before its receive is posted
   double stall_s = 0;               // a transfer that began goes on within so long; 0: whenever

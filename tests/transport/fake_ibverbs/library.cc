@@ -65,3 +65,5 @@ using Any = void (*)();
 PRUNEX_VERBS_NEEDED(PRUNEX_FAKE_NEEDED)
 PRUNEX_FAKE_EXPORT(query_port, ibv_query_port)
 PRUNEX_FAKE_EXPORT(query_gid_ex, _ibv_query_gid_ex)
+PRUNEX_FAKE_EXPORT(reg_mr_iova2, ibv_reg_mr_iova2)
+PRUNEX_FAKE_EXPORT(reg_dmabuf_mr, ibv_reg_dmabuf_mr)
