@@ -50,11 +50,27 @@ def dtype_code(dtype: Any) -> int:
         if name == "half":
             name = "float16"
     elif not isinstance(dtype, str):
-        name = np.dtype(dtype).name
+        numpy_dtype = np.dtype(dtype)
+        if not numpy_dtype.isnative:
+            raise InvalidArgument(
+                f"dtype {numpy_dtype.str} is not of this machine's byte order; convert it first: "
+                ".astype(array.dtype.newbyteorder('='))"
+            )
+        name = numpy_dtype.name
     code = _NUMPY.get(name)
     if code is None:
         raise InvalidArgument(f"dtype {dtype} is not supported; use one of {', '.join(_NUMPY)}")
     return code
+
+
+def dtype_name(code: int) -> str:
+    """The name of a prunex_dtype_t."""
+    return next((name for name, known in _NUMPY.items() if known == code), str(code))
+
+
+def is_bool(value: Any) -> bool:
+    """Whether value holds booleans, which the library knows as bytes only."""
+    return str(getattr(value, "dtype", "")) in ("bool", "torch.bool")
 
 
 def dense_strides(shape: Sequence[int], strides: Sequence[int]) -> Optional[Tuple[int, ...]]:
@@ -109,6 +125,11 @@ def memory_of(value: Any, what: str) -> Memory:
         if value.device.type != "cpu":
             raise Unsupported(
                 f"{what} lies on {value.device}; this build reduces host memory: use .cpu()"
+            )
+        if value.is_neg():
+            raise InvalidArgument(
+                f"{what} is a lazily negated view, whose memory holds the opposite values: use "
+                ".resolve_neg()"
             )
         return Memory(
             value.data_ptr(),

@@ -11,7 +11,7 @@ import numpy as np
 
 from . import _api
 from ._library import check, library, optional
-from ._memory import Memory, as_bytes, contiguous_memory, is_torch
+from ._memory import Memory, as_bytes, contiguous_memory, dtype_name, is_bool, is_torch
 from ._store import StoreAdapter
 from .errors import InvalidArgument, InvalidHandle
 from .layout import Layout
@@ -119,7 +119,8 @@ class Communicator:
         """Reduces send of all ranks into recv of all ranks; recv None: in place.
 
         send, recv: contiguous numpy arrays or CPU torch tensors of equal length and type; send may
-        be None on ranks that lead no node where scope is "leaders". op: sum, avg, max, min or prod.
+        be None on ranks that lead no node where scope is "leaders". op: sum, avg, max, min or prod;
+        of booleans sum is "any" and prod is "all".
         layout: where the masks are; None: by the address of send, dense if nothing is registered
         there. scope: "world", "node" (the ranks of one node), "leaders" (one contribution per node,
         the result on every rank).
@@ -136,8 +137,8 @@ class Communicator:
             at = contiguous_memory(send, "send", writable=False)
             if at.count != to.count or at.dtype != to.dtype:
                 raise InvalidArgument(
-                    f"send has {at.count} elements of type {at.dtype}, recv {to.count} of "
-                    f"{to.dtype}"
+                    f"send has {at.count} elements of type {dtype_name(at.dtype)}, recv {to.count} "
+                    f"of {dtype_name(to.dtype)}"
                 )
         return self._start(
             lambda call: library().prunex_all_reduce(
@@ -146,7 +147,7 @@ class Communicator:
                 to.address or None,
                 to.count,
                 to.dtype,
-                _choice(op, _api.OPS, "op"),
+                _op(op, target),
                 0 if layout is None else layout.handle,
                 ctypes.byref(call),
             ),
@@ -279,7 +280,7 @@ class Communicator:
                 to.address or None,
                 to.count,
                 to.dtype,
-                _choice(op, _api.OPS, "op"),
+                _op(op, recv),
                 ctypes.byref(call),
             ),
             (send, recv),
@@ -315,8 +316,9 @@ class Communicator:
     def _check_parts(self, part: Memory, whole: Memory, part_name: str, whole_name: str) -> None:
         if part.dtype != whole.dtype or part.count * self.size != whole.count:
             raise InvalidArgument(
-                f"{whole_name} has {whole.count} elements of type {whole.dtype}; {self.size} ranks "
-                f"times {part_name}'s {part.count} of type {part.dtype} are needed"
+                f"{whole_name} has {whole.count} elements of type {dtype_name(whole.dtype)}; "
+                f"{self.size} ranks times {part_name}'s {part.count} of type "
+                f"{dtype_name(part.dtype)} are needed"
             )
 
     # ---- about it
@@ -366,6 +368,15 @@ class Communicator:
             f"Communicator(rank={self.rank}, size={self.size}, node={self.node}, "
             f"num_nodes={self.num_nodes}, leader={self.leader}, transport={self.transport!r})"
         )
+
+
+def _op(op: str, value: Any) -> int:
+    """prunex_op_t; a byte that counts ranks would be no boolean, and 256 of them would be false."""
+    if is_bool(value):
+        if op == "avg":
+            raise InvalidArgument("op 'avg' of booleans: convert them to floats first")
+        op = {"sum": "max", "prod": "min"}.get(op, op)
+    return _choice(op, _api.OPS, "op")
 
 
 def _bytes(memory: Memory) -> int:

@@ -133,6 +133,49 @@ def test_read_only_and_mismatched_buffers():
             comm.all_reduce(np.ones(4), scope="rack")
 
 
+def test_foreign_byte_order_is_refused():
+    """NumPy calls '>f4' float32 too; summed as it lies it would be garbage."""
+    foreign = np.dtype(np.float32).newbyteorder()
+    with alone() as comm:
+        with pytest.raises(ValueError, match="byte order"):
+            comm.all_reduce(np.ones(4, foreign))
+        with pytest.raises(ValueError, match="byte order"):
+            comm.broadcast(np.ones(4, foreign))
+    with pytest.raises(ValueError, match="byte order"):
+        register_mask(np.ones(4, foreign), MaskSpec.dims({0: np.ones(4, bool)}))
+
+
+def test_mismatched_types_are_named():
+    with alone() as comm:
+        with pytest.raises(ValueError, match="float32.*float64"):
+            comm.all_reduce(np.ones(4, np.float32), np.ones(4))
+        with pytest.raises(ValueError, match="float64.*float32"):
+            comm.all_gather(np.ones(4, np.float32), np.ones(4))
+
+
+def booleans(rank, size):
+    with Communicator(timeout=20) as comm:
+        for op, expected in (
+            ("sum", [True, True, False]),
+            ("max", [True, True, False]),
+            ("prod", [True, False, False]),
+            ("min", [True, False, False]),
+        ):
+            x = np.array([True, rank == 1, False])
+            comm.all_reduce(x, op=op)
+            assert x.view(np.uint8).tolist() == [int(e) for e in expected], op
+        part = np.zeros(1, bool)
+        comm.reduce_scatter(np.ones(size, bool), part)
+        assert part.view(np.uint8).tolist() == [1]
+        with pytest.raises(ValueError, match="booleans"):
+            comm.all_reduce(np.ones(3, bool), op="avg")
+
+
+def test_booleans_stay_booleans():
+    """Sums of booleans are "any": a count in a bool's byte is no boolean, and 256 would be false."""
+    run_ranks(booleans)
+
+
 def test_zero_elements():
     with alone() as comm:
         comm.all_reduce(np.empty(0, np.float32))

@@ -172,7 +172,7 @@ def resume(rank, size, straight):
     return {name: value.numpy() for name, value in state_of(model).items()}
 
 
-def test_F5_state_resumes():
+def test_F5_R18_state_resumes():
     """3 + save + load + 3 = 6 straight, and a second registration does no damage."""
     straight = run_ranks(resume, True, nodes=(0, 1))
     resumed = run_ranks(resume, False, nodes=(0, 1))

@@ -157,3 +157,12 @@ def test_E6_non_contiguous_tensors(make):
     with prunex.Communicator(0, 1, root=f"127.0.0.1:{free_port()}", timeout=10) as comm:
         with pytest.raises(ValueError, match="contiguous.*strides"):
             comm.all_reduce(make())
+
+
+def test_E6_negated_views():
+    """Of such a view the memory holds the opposite values."""
+    with prunex.Communicator(0, 1, root=f"127.0.0.1:{free_port()}", timeout=10) as comm:
+        view = torch._neg_view(torch.ones(4))
+        with pytest.raises(ValueError, match="resolve_neg"):
+            comm.all_reduce(view)
+        comm.all_reduce(view.resolve_neg())
