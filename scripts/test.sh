@@ -6,8 +6,9 @@
 #
 #   --long   also the soak tests, huge sizes (meson's suite "long") and more fuzzing
 #
-# Stages: build, checks (scripts/check.sh), tests, RDMA on Soft-RoCE in a guest, the tests under AddressSanitizer with
-# UndefinedBehaviorSanitizer and under ThreadSanitizer, fuzzing. A stage that fails stops no later one.
+# Stages: build, checks (scripts/check.sh), tests, RDMA on Soft-RoCE in a guest, the tests under
+# AddressSanitizer with UndefinedBehaviorSanitizer and under ThreadSanitizer, fuzzing. A stage that fails
+# stops no later one.
 # All output is kept in build-logs/. Last line: "N passed, N failed, N skipped" (test cases and checks).
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -26,9 +27,10 @@ done
 
 # Not inside a build folder: configuring one anew empties it.
 readonly logs=$repo_root/build-logs
-readonly asan_suites=(base kernels cuda topology bootstrap transport collective api nccl tools)
+# What handles memory of others and bytes from the network; the pure parts are fuzzed under it.
+readonly asan_suites=(bootstrap transport collective api device nccl)
 # What has threads, or ranks that are threads; of the plugin's suites what is marked so.
-readonly tsan_suites=(topology transport collective api threads)
+readonly tsan_suites=(transport collective api threads)
 fuzz_seconds=10 # of each target
 roce_memory=2G roce_environment=()
 if [[ $long == true ]]; then
