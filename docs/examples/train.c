@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Data-parallel training from C: a perceptron, masks agreed by all ranks, one call per step.
  *
- *   cc -std=c99 -Iinclude docs/examples/train.c -Lbuild/plugin -lprunex -lm -Wl,-rpath,$PWD/build/plugin -o train
+ *   cc -std=c99 -Iinclude docs/examples/train.c -o train -Lbuild/plugin -lprunex -lm
+ *   export LD_LIBRARY_PATH=$PWD/build/plugin
  *   build/tools/prunex run -n 4 --nodes 2 -- ./train
  */
 #include <math.h>

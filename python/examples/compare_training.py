@@ -52,7 +52,7 @@ def arguments() -> argparse.Namespace:
     # Half of the channels too: for it the accuracy is stated.
     options.methods = options.methods or (METHODS + ("-0.4,prunex-0.5" if full else ""))
     if options.seconds is None and options.iterations is None:
-        options.seconds, options.iterations = (None, 160) if full else (28.0, None)
+        options.seconds, options.iterations = (None, 160) if full else (24.0, None)
     return options
 
 
