@@ -47,7 +47,8 @@ class Communicator:
     or timedelta, of start-up and every call (PRUNEX_TIMEOUT, 1800).
 
     Timeout if a rank does not come, naming it. A context manager; also closed when collected. Not
-    to be used after a fork.
+    to be used after a fork. Python acts on Ctrl-C only once a call has returned; SIGTERM and
+    SIGQUIT (Ctrl-\\) end a process that waits for other ranks at once.
     """
 
     def __init__(
