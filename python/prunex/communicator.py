@@ -129,6 +129,8 @@ class Communicator:
         Returns recv; with async_op a :class:`Request` at once. Mismatch if ranks disagree, buffers
         untouched; Timeout and PeerLost end the communicator.
         """
+        if layout is not None and not isinstance(layout, Layout):
+            raise InvalidArgument(f"layout is a {type(layout).__name__}; a prunex.Layout is needed")
         target = send if recv is None else recv
         to = contiguous_memory(target, "recv" if recv is not None else "send", writable=True)
         at = to
