@@ -33,10 +33,11 @@ void add_message_options(CLI::App& app, Arguments& a) {
   app.add_option("-e,--max-size", a.max_bytes, "last of the range");
   app.add_option("-f,--factor", a.factor, "from one size to the next")->capture_default_str();
   app.add_flag("-a,--all", a.all, "all powers of two up to 8M");
-  app.add_option("-n,--iters", a.spec.iters, "messages of each size")
-      ->check(whole_number(1, uint64_t{1} << 40))
-      ->capture_default_str();
+  auto* iters = app.add_option("-n,--iters", a.spec.iters, "messages of each size")
+                    ->check(whole_number(1, uint64_t{1} << 40))
+                    ->capture_default_str();
   app.add_option("-D,--duration", a.spec.duration_s, "seconds for each size, instead of --iters")
+      ->excludes(iters)
       ->check(fraction_number(0.01, 1e6));
   app.add_option("--warmup", a.spec.warmup,
                  strf("messages before that, 0 too; ended after %g s", kP2pWarmupCapSeconds))

@@ -243,6 +243,11 @@ Result<> check_elf_complete(const std::string& path) {
   if (!fd || ::fstat(fd.get(), &status) != 0) {
     return fail(Code::system, strf("cannot read it: %s", std::strerror(errno)), errno);
   }
+  if (!S_ISREG(status.st_mode)) {  // a folder's size would pass for a truncated file's
+    return fail(Code::system, S_ISDIR(status.st_mode)
+                                  ? "it is a folder: name the library file in it"
+                                  : "it is no regular file");
+  }
   const auto size = static_cast<uint64_t>(status.st_size);
   const auto truncated = [size](uint64_t needed) {
     return fail(

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdlib>
 #include <iterator>
+#include <limits>
 
 #include "plugin/base/address.h"
 #include "plugin/base/config_parse.h"
@@ -122,13 +124,14 @@ const char* parse_chunk(std::string_view text, Config& out) {
   return kOk;
 }
 
-// NCCL multiplies this by its helper threads, of which we have none.
+// NCCL multiplies this by its helper threads, of which we have none, and lowers what is too much to
+// its limit, 64: a job that runs with its own network must not fail here.
 const char* parse_nccl_streams(std::string_view text, Config& out) {
   int value = 0;
-  if (!parse_int(text, -2, 64, &value)) {
+  if (!parse_int(text, -2, std::numeric_limits<int>::max(), &value)) {
     return kNotInRange;
   }
-  out.streams = value < 0 ? 0 : value;
+  out.streams = std::clamp(value, 0, 64);
   return kOk;
 }
 

@@ -47,7 +47,8 @@ class Communicator:
     or timedelta, of start-up and every call (PRUNEX_TIMEOUT, 1800).
 
     Timeout if a rank does not come, naming it. A context manager; also closed when collected. Not
-    to be used after a fork.
+    to be used after a fork. Python acts on Ctrl-C only once a call has returned; SIGTERM and
+    SIGQUIT (Ctrl-\\) end a process that waits for other ranks at once.
     """
 
     def __init__(
@@ -128,6 +129,8 @@ class Communicator:
         Returns recv; with async_op a :class:`Request` at once. Mismatch if ranks disagree, buffers
         untouched; Timeout and PeerLost end the communicator.
         """
+        if layout is not None and not isinstance(layout, Layout):
+            raise InvalidArgument(f"layout is a {type(layout).__name__}; a prunex.Layout is needed")
         target = send if recv is None else recv
         to = contiguous_memory(target, "recv" if recv is not None else "send", writable=True)
         at = to

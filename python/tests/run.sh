@@ -5,7 +5,7 @@
 #   python/tests/run.sh LIBRARY FILE [PYTEST ARGUMENTS]
 set -euo pipefail
 
-library=$1 file=$2
+library=$(realpath "$1") file=$2  # tests change folders
 shift 2
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 if ! python=$("$root/scripts/python-env.sh" --check 2>/dev/null); then

@@ -131,6 +131,8 @@ def test_read_only_and_mismatched_buffers():
             comm.all_reduce(np.ones(4), op="xor")
         with pytest.raises(ValueError, match="scope"):
             comm.all_reduce(np.ones(4), scope="rack")
+        with pytest.raises(ValueError, match="prunex.Layout"):
+            comm.all_reduce(np.ones(4), layout=5)
 
 
 def test_foreign_byte_order_is_refused():

@@ -200,6 +200,16 @@ TEST(Config, partition_keys_by_index_or_key) {
   EXPECT_EQ(good({{"NCCL_IB_PKEY", "0"}}).ib.pkey, -1) << "NCCL's default chooses nothing";
 }
 
+// NCCL lowers what is above its limit of 64 sockets and takes -2 for "by the table".
+TEST(Config, nccl_streams_beyond_the_limit_are_lowered_as_nccl_does) {
+  EXPECT_EQ(good({{"NCCL_NSOCKS_PERTHREAD", "64"}}).streams, 64);
+  EXPECT_EQ(good({{"NCCL_NSOCKS_PERTHREAD", "65"}}).streams, 64);
+  EXPECT_EQ(good({{"NCCL_NSOCKS_PERTHREAD", "2000"}}).streams, 64);
+  EXPECT_EQ(good({{"NCCL_NSOCKS_PERTHREAD", "-2"}}).streams, 0);
+  EXPECT_THAT(fault({{"NCCL_NSOCKS_PERTHREAD", "many"}}), HasSubstr("NCCL_NSOCKS_PERTHREAD=many"));
+  EXPECT_THAT(fault({{"PRUNEX_STREAMS", "65"}}), HasSubstr("PRUNEX_STREAMS=65"));
+}
+
 TEST(Config, rdma_junk_is_an_error_with_its_range) {
   const std::vector<std::pair<const char*, const char*>> junk = {
       {"PRUNEX_TRANSPORT", "rdma"},

@@ -226,6 +226,9 @@ def case_plugin_by_path():
     for path in ("/nonexist/libnccl-net-x.so", "/etc/passwd"):
         done = p2p("--plugin", path, "--size", "1k")
         expect(done.code != 0 and done.out == "" and path in done.err, done)
+    folder = os.path.dirname(found)
+    done = p2p("--plugin", folder, "--size", "1k")
+    expect(done.code != 0 and done.out == "" and f"{folder}: it is a folder" in done.err, done)
     # A library that is no network plugin.
     other = os.path.join(os.path.dirname(found), "libprunex.so")
     done = p2p("--plugin", other, "--size", "1k")
@@ -246,7 +249,7 @@ def case_usage():
     expect("--streams" in p2p("--streams", 65).err and "--streams" not in p2p("--streams", 64, "--size", "1k").err)
     for bad in (("--inflight", 0), ("--inflight", 33), ("--api", 5), ("--api", 13), ("--density", 1.5), ("--run", "4k"),
                 ("--latency", "--bidirectional"), ("--json", "-", "--csv", "-"), ("--mode", "fast"), ("--iters", 0),
-                ("--pattern", "mask", "--size", 1023)):
+                ("--pattern", "mask", "--size", 1023), ("--iters", 10, "--duration", 1)):
         done = p2p(*bad)
         expect(done.code == 2 and done.out == "" and done.err != "", bad, done)
     done = p2p("--device", "nonexist0", "--size", "1k")
