@@ -14,6 +14,7 @@ namespace {
 // What a job locks at the least: a connection's own memory and two of NCCL's buffers. Less than
 // that is found out here, where TCP is still a way.
 constexpr size_t kTriedBytes = size_t{16} << 20;
+constexpr size_t kMostQueuePairs = 16;  // of one connection
 constexpr const char* kRemedy =
     "; unset PRUNEX_TRANSPORT to use TCP where RDMA cannot be used, or see what `prunex info` says "
     "of this node";
@@ -101,7 +102,8 @@ VerbsOptions verbs_options(const IbConfig& ib, const SocketOptions& meeting, siz
   o.service_level = chosen(ib.service_level, 15);
   o.timeout = static_cast<uint8_t>(ib.timeout);
   o.retry_count = static_cast<uint8_t>(ib.retry_count);
-  o.queue_pairs = static_cast<size_t>(ib.queue_pairs);
+  // NCCL takes more of them; who asked for those wants many.
+  o.queue_pairs = std::min<size_t>(static_cast<size_t>(ib.queue_pairs), kMostQueuePairs);
   o.relaxed_order = ib.relaxed_ordering != 0;
   o.stall_s = meeting.stall_s;
   return o;

@@ -189,11 +189,9 @@ class Peer {
  private:
   static std::string live(int from, size_t rail, VerbsOptions options, const std::string& hello,
                           const Body& body) {
-    std::string handle;
-    char buffer[256];
-    for (ssize_t n; (n = read(from, buffer, sizeof buffer)) > 0;) {
-      handle.append(buffer, static_cast<size_t>(n));
-    }
+    char buffer[256];  // no end of file tells: the next child holds the other end, too
+    const ssize_t n = read(from, buffer, sizeof buffer);
+    const std::string handle(buffer, static_cast<size_t>(std::max<ssize_t>(n, 0)));
     options.rail = rail;
     auto t = open_verbs_transport(options);
     if (!t) {

@@ -3,6 +3,7 @@
 // devices there are, the environment says: FAKE_IBVERBS is a list by comma of
 // name[:IPv4's last byte][:fault], fault one of down, closed (cannot be opened), nomem (memory
 // cannot be registered); unset: rxe0:1. An empty list is a machine without devices.
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <string>
@@ -13,6 +14,7 @@ namespace prunex::transport::fake {
 namespace {
 
 bool g_refuses = false;
+World* g_world = nullptr;
 
 FakeDevice device_of(const std::string& text) {
   const size_t colon = std::min(text.find(':'), text.size());
@@ -41,6 +43,7 @@ std::vector<FakeDevice> devices() {
 const verbs::Api& api() {
   static World* const world = [] {
     auto* made = new World(devices());
+    g_world = made;
     if (g_refuses) {
       made->refuse_regions(ENOMEM);
     }
@@ -67,3 +70,24 @@ PRUNEX_FAKE_EXPORT(query_port, ibv_query_port)
 PRUNEX_FAKE_EXPORT(query_gid_ex, _ibv_query_gid_ex)
 PRUNEX_FAKE_EXPORT(reg_mr_iova2, ibv_reg_mr_iova2)
 PRUNEX_FAKE_EXPORT(reg_dmabuf_mr, ibv_reg_dmabuf_mr)
+
+// For tests that load the library by its name. Calls of reg_mr, ever; the longest write; writes of
+// the length in which the transport sends what it has to copy.
+extern "C" __attribute__((visibility("default"))) long fake_ibverbs_registrations() {
+  (void)prunex::transport::fake::api();
+  return prunex::transport::fake::g_world->registrations();
+}
+extern "C" __attribute__((visibility("default"))) long fake_ibverbs_longest() {
+  uint64_t longest = 0;
+  for (const auto& sent : prunex::transport::fake::g_world->sent()) {
+    longest = std::max(longest, sent.bytes);
+  }
+  return static_cast<long>(longest);
+}
+extern "C" __attribute__((visibility("default"))) long fake_ibverbs_pieces() {
+  long n = 0;
+  for (const auto& sent : prunex::transport::fake::g_world->sent()) {
+    n += sent.bytes == (32 << 10) ? 1 : 0;
+  }
+  return n;
+}
