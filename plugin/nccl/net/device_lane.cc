@@ -101,6 +101,7 @@ Result<Shadow> Shadow::make(std::shared_ptr<DeviceLane> lane, size_t bytes) {
 
 Shadow::~Shadow() {
   if (memory_ != nullptr) {
+    lane_->drain();  // a connection that broke may have left a copy behind
     (void)lane_->table().deallocate_pinned(memory_);
   }
 }
