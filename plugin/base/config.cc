@@ -157,6 +157,11 @@ const char* parse_metrics_file(std::string_view text, Config& out) {
   return kOk;
 }
 
+const char* parse_staged_gpu(std::string_view text, Config& out) {
+  constexpr std::array<std::pair<std::string_view, bool>, 2> kChoices{{{"0", false}, {"1", true}}};
+  return parse_choice(text, kChoices, &out.staged_gpu);
+}
+
 // For those that load the library, before there is a configuration; named here so that it is known.
 const char* parse_library(std::string_view, Config&) { return kOk; }
 
@@ -298,6 +303,11 @@ constexpr ParsedRow kTable[] = {
     {{"PRUNEX_TUNER", "what NCCL shall prefer for large messages; equal on all ranks",
       "off|simple|collnet", "off", nullptr},
      parse_tuner},
+    {{"PRUNEX_STAGED_GPU",
+      "NCCL plugin: takes device memory and copies it through pinned memory by itself; needs "
+      "NCCL_PROTO=Simple",
+      "0 or 1", "0", nullptr},
+     parse_staged_gpu},
     {{"PRUNEX_PACING_RATE",
       "rate limit of what a leader sends to other nodes, as if its link were that slow: its "
       "connections share it (in the NCCL plugin it is each connection's); unset: as fast as the "

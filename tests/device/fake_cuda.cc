@@ -23,7 +23,9 @@ struct FakeEvent {
 
 std::mutex memory_mutex;
 std::map<uintptr_t, std::pair<size_t, int>> memory;  // base: bytes, device
-std::atomic<int> alive{0}, made{0};
+std::atomic<int> alive{0}, made{0}, waits{0};
+std::atomic<bool> held{false};
+std::atomic<int> event_fault{0};
 thread_local int current_device = 0;
 thread_local bool plan_fails = false;
 
@@ -88,7 +90,18 @@ int deallocate_pinned(void* p) {
   count(-1);
   return 0;
 }
+int stream_create(void** out) {
+  *out = static_cast<StreamLike*>(new FakeStream);
+  count(1);
+  return 0;
+}
+int stream_destroy(void* stream) {
+  delete static_cast<StreamLike*>(stream);
+  count(-1);
+  return 0;
+}
 int stream_synchronize(void* stream) {
+  ++waits;
   if (stream != nullptr) {
     static_cast<FakeStream*>(static_cast<StreamLike*>(stream))->synchronize();
   }
@@ -121,6 +134,9 @@ int event_record(void* event, void* stream) {
   return 0;
 }
 int event_done(void* event, int* done) {
+  if (const int fault = event_fault) {
+    return fault;
+  }
   const auto* e = static_cast<FakeEvent*>(event);
   *done = e->reached == e->asked ? 1 : 0;
   return 0;
@@ -136,7 +152,12 @@ int stream_wait(void* stream, void* event) {
   return 0;
 }
 int copy(void* to, const void* from, size_t bytes, void* stream) {
-  enqueue_on(stream, [=] { std::memcpy(to, from, bytes); });
+  enqueue_on(stream, [=] {
+    while (held) {
+      std::this_thread::yield();
+    }
+    std::memcpy(to, from, bytes);
+  });
   return 0;
 }
 int fill(void* to, int byte, size_t bytes, void* stream) {
@@ -205,6 +226,8 @@ cuda::Table make_table() {
   t.allocate_pinned = allocate_pinned;
   t.deallocate = deallocate;
   t.deallocate_pinned = deallocate_pinned;
+  t.stream_create = stream_create;
+  t.stream_destroy = stream_destroy;
   t.stream_synchronize = stream_synchronize;
   t.stream_capturing = stream_capturing;
   t.event_create = event_create;
@@ -302,7 +325,9 @@ void free_device_memory(void* p) {
   std::free(p);
 }
 
-FakeCounts fake_counts() { return {alive, made}; }
+FakeCounts fake_counts() { return {alive, made, waits}; }
+void hold_copies(bool hold) { held = hold; }
+void fail_events(int error) { event_fault = error; }
 void fail_next_plan() { plan_fails = true; }
 
 }  // namespace prunex::test

@@ -46,8 +46,13 @@ void free_device_memory(void* p);
 struct FakeCounts {
   int allocations = 0;  // alive: of the device, pinned, plans, events
   int made = 0;         // so far
+  int waits = 0;        // for streams, so far
 };
 [[nodiscard]] FakeCounts fake_counts();
+// No copy is made while they are held.
+void hold_copies(bool hold);
+// What asking for events answers; 0: as it is.
+void fail_events(int error);
 // The next plan_create of this thread fails.
 void fail_next_plan();
 

@@ -43,6 +43,12 @@ struct CollEntry : DeviceEntry {
     return call([&](const InternalTable& t) { return t.coll.finalize(ctx); });
   }
 
+  // What the network stages of device memory (PRUNEX_STAGED_GPU) is no collective's.
+  template <class P>
+  static Status properties(int device, P* out) noexcept {
+    return properties_of(device, out, kPtrHost);
+  }
+
   static Status listen(int device, void* handle, void** comm) noexcept {
     return call([&](const InternalTable& t) -> int {
       void* ctx = nullptr;

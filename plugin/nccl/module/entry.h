@@ -57,12 +57,17 @@ struct DeviceEntry {
   }
   template <class P>
   static Status properties(int device, P* out) noexcept {
+    return properties_of(device, out, ~0);
+  }
+  template <class P>
+  static Status properties_of(int device, P* out, int pointers) noexcept {
     return call([&](const InternalTable& t) -> int {
       if (out == nullptr) {
         return kInvalidArgument;
       }
       NetProperties from{};
       const int status = t.net.properties(device, &from);
+      from.ptr_support &= pointers;
       if (status == kSuccess) {
         fill_properties(from, device, out);
       }

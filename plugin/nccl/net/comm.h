@@ -64,6 +64,7 @@ class NetComm : public Object {
   [[nodiscard]] const std::shared_ptr<transport::Transport>& transport() const {
     return link_.transport;
   }
+  [[nodiscard]] LaneOfComm& lane() { return lane_; }
   [[nodiscard]] bool from_before_fork() const { return made_at_ != forks(); }
 
  protected:
@@ -94,6 +95,7 @@ class NetComm : public Object {
 
  private:
   Link link_;
+  LaneOfComm lane_;
   int status_ = kSuccess;
   uint32_t made_at_ = forks();
 };
@@ -104,12 +106,14 @@ class SendComm final : public NetComm {
   explicit SendComm(Link link);
   ~SendComm() override;  // what was asked to be sent is sent, for a second at most
 
-  int isend(const void* data, size_t bytes, const Memory* memory, void** request);
+  int isend(void* data, size_t bytes, const Memory* memory, void** request);
 
  private:
-  enum class Stage : uint8_t { undecided, encoding, ready };
+  enum class Stage : uint8_t { copying, undecided, encoding, ready };
   struct Send : Request {
     const std::byte* data = nullptr;
+    const void* origin = nullptr;  // where NCCL has it: `data`, or in device memory
+    DeviceLane* lane = nullptr;    // of device memory
     const transport::Region* region = nullptr;
     Protocol protocol = Protocol::unknown;
     Stage stage = Stage::undecided;
@@ -120,6 +124,7 @@ class SendComm final : public NetComm {
   };
 
   int pump() override;
+  bool arrived_from_device(Send& send);
   bool prepare(Send& send, size_t* budget);  // false: not ready to be posted
   void decide(Send& send);
   bool encode(Send& send, size_t* budget);
@@ -127,6 +132,9 @@ class SendComm final : public NetComm {
   void send_raw(Send& send);
   void free_side(Send& send);
   int reap();
+  [[nodiscard]] size_t slot_of(const Send& s) const {
+    return static_cast<size_t>(&s - sends_.data());
+  }
 
   std::array<Send, kMaxRequests> sends_;
   Fifo<Send> waiting_, posted_;  // in the order of isend()
@@ -151,6 +159,8 @@ class RecvComm final : public NetComm {
     Room room(size_t bytes) override;
     std::byte* data = nullptr;
     size_t capacity = 0;
+    void* target = nullptr;  // in device memory; `data` then is its shadow
+    DeviceLane* lane = nullptr;
     bool polled = false;  // somebody reads the buffer while it is written
     transport::Ticket ticket = 0;
     SideBuffer side;
@@ -158,11 +168,17 @@ class RecvComm final : public NetComm {
   };
 
   int pump() override;
+  [[nodiscard]] size_t slot_of(const Recv& r) const {
+    return static_cast<size_t>(&r - recvs_.data());
+  }
+  int finish(Recv& recv);
+  int reap_copies();
   int arrive();
   int decode(size_t* budget);
 
   std::array<Recv, kMaxRequests> recvs_;
   Fifo<Recv> posted_, encoded_;  // in the order of irecv()
+  Fifo<Recv> copying_;           // to device memory, in the order of the lane's stream
   SideBuffers buffers_{*transport()};
   SideBuffer bounce_;  // for polled buffers
   MessageDecoder decoder_;

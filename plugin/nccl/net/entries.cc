@@ -100,7 +100,7 @@ int properties(int device, NetProperties* out) {
     out->name = Host::instance().lasting(d.name);
     out->pci_path = d.pci_path.empty() ? nullptr : Host::instance().lasting(d.pci_path);
     out->guid = d.guid;
-    out->ptr_support = kPtrHost;
+    out->ptr_support = settings->config.staged_gpu ? kPtrHost | kPtrCuda : kPtrHost;
     out->speed_mbps = d.speed_mbps;
     out->port = d.port;
     out->max_comms = kMaxComms;
@@ -171,6 +171,19 @@ int accept_call(void* listen_comm, void** recv_comm) {
   });
 }
 
+Result<Shadow> shadow_of(NetComm& comm, const void* data, size_t bytes) {
+  auto lane = comm.lane().of(data);
+  if (!lane) {
+    return tl::unexpected(lane.error());
+  }
+  return Shadow::make(*std::move(lane), bytes);
+}
+
+// Messages of device memory lie in what was registered: their shadows would be elsewhere.
+bool outside(const Memory* memory, const void* data, size_t bytes) {
+  return memory != nullptr && memory->lane() != nullptr && bytes > 0 && !memory->holds(data, bytes);
+}
+
 int reg_mr(void* comm, void* data, size_t bytes, int type, void** mr) {
   return guard("regMr", [&]() -> int {
     if (mr == nullptr || comm == nullptr || !living().has(comm)) {
@@ -181,20 +194,29 @@ int reg_mr(void* comm, void* data, size_t bytes, int type, void** mr) {
       return invalid(
           "regMr", bytes == 0 ? "a buffer of 0 bytes: there is nothing to register" : "NULL data");
     }
-    if (type != kPtrHost) {
-      return invalid("regMr", strf("memory of type %d: this device takes host memory (type %d)",
-                                   type, kPtrHost)
-                                  .c_str());
-    }
     NetComm* owner = net_comm(comm);
     if (owner == nullptr) {
       return invalid("regMr", "neither a sending nor a receiving comm");
     }
-    auto region = owner->transport()->register_memory(data, bytes);
+    const bool staged = type == kPtrCuda && owner->context().settings->config.staged_gpu;
+    if (type != kPtrHost && !staged) {
+      return invalid("regMr",
+                     strf("memory of type %d: this device takes host memory (type %d)%s", type,
+                          kPtrHost, type == kPtrCuda ? "; PRUNEX_STAGED_GPU=1 copies a GPU's" : "")
+                         .c_str());
+    }
+    auto memory = std::make_unique<Memory>(data, bytes, type);
+    if (staged) {
+      auto shadow = shadow_of(*owner, data, bytes);
+      if (!shadow) {
+        return report(shadow.error());
+      }
+      memory->shadow = *std::move(shadow);
+    }
+    auto region = owner->transport()->register_memory(staged ? memory->shadow.data() : data, bytes);
     if (!region) {
       return report(region.error());
     }
-    auto memory = std::make_unique<Memory>(data, bytes, type);
     memory->transport = owner->transport();
     memory->region = *std::move(region);
     hand_out(std::move(memory), mr);
@@ -227,7 +249,11 @@ int isend(void* comm, void* data, size_t bytes, int, void* mr, void** request) {
     if (sending == nullptr || request == nullptr || (data == nullptr && bytes > 0)) {
       return invalid("isend", "not a sending comm, or NULL data or request");
     }
-    return sending->isend(data, bytes, tagged<Memory>(mr), request);
+    const auto* memory = tagged<Memory>(mr);
+    if (outside(memory, data, bytes)) {
+      return invalid("isend", "the message is not in the registered buffer");
+    }
+    return sending->isend(data, bytes, memory, request);
   });
 }
 
@@ -245,8 +271,11 @@ int irecv(void* comm, int n, void** data, const size_t* bytes, const int*, void*
       return invalid("irecv", "NULL data");
     }
     const bool polled = reinterpret_cast<uintptr_t>(*request) == kOptionalRecv;
-    return receiving->irecv(data[0], bytes[0], tagged<Memory>(mrs == nullptr ? nullptr : mrs[0]),
-                            polled, request);
+    const auto* memory = tagged<Memory>(mrs == nullptr ? nullptr : mrs[0]);
+    if (outside(memory, data[0], bytes[0])) {
+      return invalid("irecv", "the message is not in the registered buffer");
+    }
+    return receiving->irecv(data[0], bytes[0], memory, polled, request);
   });
 }
 
@@ -254,7 +283,7 @@ int iflush(void* comm, int, void**, const int*, void**, void** request) {
   if (tagged<RecvComm>(comm) == nullptr || request == nullptr) {
     return invalid("iflush", "not a receiving comm, or NULL request");
   }
-  *request = nullptr;  // host memory: nothing to flush
+  *request = nullptr;  // host memory, or copied to the device before it was done
   return kSuccess;
 }
 

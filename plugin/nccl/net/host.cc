@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/nccl/net/host.h"
 
+#include <strings.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -9,6 +11,7 @@
 #include "kernels/pack.h"
 #include "plugin/base/log.h"
 #include "plugin/base/sockets.h"
+#include "plugin/device/backend.h"
 
 namespace prunex::nccl {
 namespace {
@@ -44,6 +47,24 @@ size_t fifo_size(const Environment& environment, const char* name, size_t fallba
   return value > 0 ? value : fallback;
 }
 
+// A GPU that polls a buffer (LL, LL128) would read what a copy has half written.
+Result<> check_staged_gpu(const Config& config, const Environment& environment) {
+  if (!config.staged_gpu) {
+    return {};
+  }
+  const std::string proto = environment.lookup("NCCL_PROTO").value_or("");
+  if (::strcasecmp(proto.c_str(), "Simple") != 0) {
+    return fail(Code::config,
+                strf("PRUNEX_STAGED_GPU=1 needs NCCL_PROTO=Simple on all ranks (it is %s): only "
+                     "that protocol waits until a message is whole",
+                     proto.empty() ? "not set" : proto.c_str()));
+  }
+  if (auto table = device::cuda_table(); !table) {
+    return fail(table.error().code, "PRUNEX_STAGED_GPU=1: " + table.error().text);
+  }
+  return {};
+}
+
 Result<std::shared_ptr<const Settings>> load_settings() {
   const Environment environment = process_environment();
   auto loaded = load_config(environment);
@@ -68,6 +89,9 @@ Result<std::shared_ptr<const Settings>> load_settings() {
   out->fifo.simple = fifo_size(environment, "NCCL_BUFFSIZE", standard.simple);
   if (auto isa = select_isa(out->config.isa); !isa) {
     return tl::unexpected(isa.error());
+  }
+  if (auto possible = check_staged_gpu(out->config, environment); !possible) {
+    return tl::unexpected(possible.error());
   }
   auto found = find_devices(out->config);
   if (!found) {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "plugin/nccl/internal_table.h"
+#include "plugin/nccl/net/device_lane.h"
 #include "plugin/nccl/net/host.h"
 #include "plugin/nccl/net/object.h"
 #include "plugin/transport/transport.h"
@@ -17,8 +18,19 @@ struct Memory : Object {
   void* data;
   size_t bytes;
   int type;                                         // kPtrHost, …
+  Shadow shadow;                                    // of device memory; outlives the region
   std::shared_ptr<transport::Transport> transport;  // outlives the region
-  std::unique_ptr<transport::Region> region;
+  std::unique_ptr<transport::Region> region;        // of the shadow, where there is one
+
+  [[nodiscard]] bool holds(const void* p, size_t n) const {
+    const auto at = reinterpret_cast<uintptr_t>(p), base = reinterpret_cast<uintptr_t>(data);
+    return at >= base && n <= bytes && at - base <= bytes - n;
+  }
+  // Where the bytes at p travel from or to.
+  [[nodiscard]] std::byte* staged(void* p) const {
+    return shadow.data() + (static_cast<std::byte*>(p) - static_cast<std::byte*>(data));
+  }
+  [[nodiscard]] DeviceLane* lane() const { return shadow.lane().get(); }
 };
 
 // NCCL's three protocols use buffers of different lengths. LL and LL128 are polled by the GPU while

@@ -25,7 +25,12 @@ int RecvComm::irecv(void* data, size_t bytes, const Memory* memory, bool polled,
   Recv& r = *free;
   r.data = static_cast<std::byte*>(data);
   r.capacity = bytes;
-  r.polled = polled;
+  r.lane = memory == nullptr ? nullptr : memory->lane();
+  r.polled = polled && r.lane == nullptr;  // nobody polls a shadow
+  if (r.lane != nullptr) {
+    r.target = data;
+    r.data = memory->staged(data);
+  }
   const transport::Io io = connection().irecv(
       r.data, r.capacity, memory == nullptr ? nullptr : memory->region.get(), &r.ticket, &r);
   if (io == transport::Io::failed) {
@@ -58,7 +63,39 @@ int RecvComm::pump() {
     return status;
   }
   size_t budget = kCallBudget;
-  return decode(&budget);
+  if (const int status = decode(&budget); status != kSuccess) {
+    return status;
+  }
+  return reap_copies();
+}
+
+// All bytes are in host memory. Nothing of a receive for device memory is there before its event.
+int RecvComm::finish(Recv& r) {
+  if (r.lane == nullptr || r.bytes == 0) {
+    r.done = true;
+    return kSuccess;
+  }
+  if (!r.lane->start(slot_of(r), r.target, r.data, r.bytes)) {
+    return broken(r.lane->error());
+  }
+  copying_.push(&r);
+  return kSuccess;
+}
+
+int RecvComm::reap_copies() {
+  while (!copying_.empty()) {
+    Recv& r = *copying_.front();
+    const LaneState state = r.lane->state(slot_of(r));
+    if (state == LaneState::failed) {
+      return broken(r.lane->error());
+    }
+    if (state == LaneState::busy) {
+      break;
+    }
+    r.done = true;
+    copying_.pop();
+  }
+  return kSuccess;
 }
 
 int RecvComm::arrive() {
@@ -79,8 +116,10 @@ int RecvComm::arrive() {
       encoded_.push(&r);
     } else {
       r.bytes = bytes;
-      r.done = true;
       stats().received[WireKind::raw].message(bytes, bytes);
+      if (const int status = finish(r); status != kSuccess) {
+        return status;
+      }
     }
     if (bytes >= left) {
       break;
@@ -123,9 +162,11 @@ int RecvComm::decode(size_t* budget) {
     stats().received[decoder_.kind()].message(r.bytes, r.side_bytes);
     buffers_.give(std::move(r.side));
     buffers_.give(std::move(bounce_));
-    r.done = true;
     decoding_ = false;
     encoded_.pop();
+    if (const int status = finish(r); status != kSuccess) {
+      return status;
+    }
   }
   return kSuccess;
 }

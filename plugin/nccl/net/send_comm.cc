@@ -26,7 +26,7 @@ SendComm::~SendComm() {
   disconnect();
 }
 
-int SendComm::isend(const void* data, size_t bytes, const Memory* memory, void** request) {
+int SendComm::isend(void* data, size_t bytes, const Memory* memory, void** request) {
   *request = nullptr;
   if (const int status = usable(); status != kSuccess) {
     return status;
@@ -37,11 +37,21 @@ int SendComm::isend(const void* data, size_t bytes, const Memory* memory, void**
   }
   Send& s = *free;
   s.data = static_cast<const std::byte*>(data);
+  s.origin = data;
+  s.lane = memory == nullptr || bytes == 0 ? nullptr : memory->lane();
   s.bytes = bytes;
   s.region = memory == nullptr ? nullptr : memory->region.get();
   s.protocol = protocol_of(thread_hint(&context()), memory, context().settings->fifo);
   s.stage = Stage::undecided;
   s.kind = WireKind::raw;
+  if (s.lane != nullptr) {
+    s.data = memory->staged(data);
+    s.stage = Stage::copying;
+    if (!s.lane->start(slot_of(s), memory->staged(data), data, bytes)) {
+      s.used = false;
+      return broken(s.lane->error());
+    }
+  }
   waiting_.push(&s);
   *request = static_cast<Request*>(&s);
   return pump();
@@ -56,6 +66,9 @@ int SendComm::pump() {
   while (!waiting_.empty()) {
     Send& s = *waiting_.front();
     if (!prepare(s, &budget)) {
+      if (const int status = usable(); status != kSuccess) {
+        return status;
+      }
       break;
     }
     const bool encoded = static_cast<bool>(s.side);
@@ -104,7 +117,25 @@ int SendComm::reap() {
   return kSuccess;
 }
 
+// Its bytes are in host memory.
+bool SendComm::arrived_from_device(Send& s) {
+  switch (s.lane->state(slot_of(s))) {
+    case LaneState::done:
+      s.stage = Stage::undecided;
+      return true;
+    case LaneState::failed:
+      (void)broken(s.lane->error());
+      return false;
+    case LaneState::busy:
+      break;
+  }
+  return false;
+}
+
 bool SendComm::prepare(Send& s, size_t* budget) {
+  if (s.stage == Stage::copying && !arrived_from_device(s)) {
+    return false;
+  }
   if (s.stage == Stage::undecided) {
     decide(s);
   }
@@ -127,7 +158,7 @@ void SendComm::decide(Send& s) {
   }
   api::RangeHit hit;
   std::optional<MaskedPiece> piece;
-  const api::Lookup found = api::Registry::instance().find_range(s.data, s.bytes, &hit);
+  const api::Lookup found = api::Registry::instance().find_range(s.origin, s.bytes, &hit);
   if (found == api::Lookup::stale) {
     stats().stale.add(1);
   } else if (found == api::Lookup::hit) {

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// Device memory through the plugin's network: the Net table as NCCL drives it, over the stand-in
+// for the CUDA library.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "plugin/base/clock.h"
+#include "plugin/device/backend.h"
+#include "plugin/nccl/net_calls.h"
+#include "plugin/nccl/stats.h"
+#include "prunex/prunex.h"
+#include "tests/device/fake_cuda.h"
+
+namespace prunex::test {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+const nccl::NetCalls& net() { return nccl::net_calls(); }
+
+Bytes pattern(size_t bytes, uint32_t seed, bool sparse = false) {
+  Bytes out(bytes);
+  uint32_t x = seed * 2654435761U + 1;
+  for (size_t i = 0; i < bytes; ++i) {
+    x = x * 1664525 + 1013904223;
+    out[i] = sparse && (i / 256) % 2 == 1 ? std::byte{0} : static_cast<std::byte>(x >> 24 | 1);
+  }
+  return out;
+}
+
+void wait_for(const std::function<bool()>& done) {
+  const Deadline deadline = Deadline::after(60);
+  while (!done()) {
+    ASSERT_FALSE(deadline.passed()) << "nothing happened for a minute";
+  }
+}
+
+class DeviceBuffer {
+ public:
+  explicit DeviceBuffer(size_t bytes) : data_(device_memory(bytes)), bytes_(bytes) {
+    std::memset(data_, 0xEE, bytes);
+  }
+  ~DeviceBuffer() { free_device_memory(data_); }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+  [[nodiscard]] std::byte* at(size_t offset = 0) const { return data_ + offset; }
+  [[nodiscard]] size_t size() const { return bytes_; }
+  [[nodiscard]] bool holds(const Bytes& what, size_t offset) const {
+    return std::memcmp(data_ + offset, what.data(), what.size()) == 0;
+  }
+
+ private:
+  std::byte* data_;
+  size_t bytes_;
+};
+
+class StagedNet : public testing::Test {
+ protected:
+  static constexpr size_t kRoom = size_t{4} << 20;
+
+  void SetUp() override {
+    ::setenv("PRUNEX_STAGED_GPU", "1", 1);
+    ::setenv("NCCL_PROTO", "simple", 1);
+    ::setenv("PRUNEX_SOCKET_IFNAME", "lo", 1);
+    device::replace_backend(&fake_cuda(), nullptr);
+    before_ = fake_counts();
+  }
+  void TearDown() override {
+    hold_copies(false);
+    fail_events(0);
+    if (send_ != nullptr) {
+      disconnect();
+    }
+    EXPECT_EQ(fake_counts().allocations, before_.allocations) << "something was left behind";
+    device::replace_backend(nullptr, nullptr);
+    ::unsetenv("PRUNEX_STAGED_GPU");
+    ::unsetenv("NCCL_PROTO");
+  }
+
+  void connect(int send_type = nccl::kPtrCuda, int recv_type = nccl::kPtrCuda) {
+    ASSERT_EQ(net().init(&ctx_, 1, -1, nullptr), nccl::kSuccess);
+    std::byte handle[nccl::kHandleBytes] = {};
+    ASSERT_EQ(net().listen(ctx_, 0, handle, &listen_), nccl::kSuccess);
+    wait_for([&] {
+      EXPECT_TRUE(send_ != nullptr || net().connect(ctx_, 0, handle, &send_) == nccl::kSuccess);
+      EXPECT_TRUE(recv_ != nullptr || net().accept(listen_, &recv_) == nccl::kSuccess);
+      return send_ != nullptr && recv_ != nullptr;
+    });
+    ASSERT_EQ(net().reg_mr(send_, from_.at(), from_.size(), send_type, &from_mr_), nccl::kSuccess);
+    ASSERT_EQ(net().reg_mr(recv_, to_.at(), to_.size(), recv_type, &to_mr_), nccl::kSuccess);
+  }
+  void disconnect() {
+    EXPECT_EQ(net().dereg_mr(send_, from_mr_), nccl::kSuccess);
+    EXPECT_EQ(net().dereg_mr(recv_, to_mr_), nccl::kSuccess);
+    EXPECT_EQ(net().close_send(send_), nccl::kSuccess);
+    EXPECT_EQ(net().close_recv(recv_), nccl::kSuccess);
+    EXPECT_EQ(net().close_listen(listen_), nccl::kSuccess);
+    EXPECT_EQ(net().finalize(ctx_), nccl::kSuccess);
+    send_ = recv_ = nullptr;
+  }
+
+  void* isend(size_t offset, size_t bytes) {
+    void* request = nullptr;
+    EXPECT_EQ(net().isend(send_, from_.at(offset), bytes, 0, from_mr_, &request), nccl::kSuccess);
+    return request;
+  }
+  void* irecv(size_t offset, size_t bytes) {
+    void *request = nullptr, *place = to_.at(offset);
+    int tag = 0;
+    EXPECT_EQ(net().irecv(recv_, 1, &place, &bytes, &tag, &to_mr_, &request), nccl::kSuccess);
+    return request;
+  }
+  // The received size.
+  int finish(void* sending, void* receiving) {
+    int sent = 0, received = 0, size = -1;
+    wait_for([&] {
+      EXPECT_TRUE(sent != 0 || net().test(sending, &sent, nullptr) == nccl::kSuccess);
+      EXPECT_TRUE(received != 0 || net().test(receiving, &received, &size) == nccl::kSuccess);
+      return sent != 0 && received != 0;
+    });
+    return size;
+  }
+  void exchange(const Bytes& data, size_t from, size_t to, size_t room = 0) {
+    std::memcpy(from_.at(from), data.data(), data.size());
+    std::memset(to_.at(), 0xEE, to_.size());
+    void* const receiving = irecv(to, std::max(room, data.size()));
+    ASSERT_NE(receiving, nullptr);
+    ASSERT_EQ(finish(isend(from, data.size()), receiving), static_cast<int>(data.size()));
+    EXPECT_TRUE(to_.holds(data, to)) << data.size() << " bytes";
+    EXPECT_EQ(*to_.at(to + data.size()), std::byte{0xEE}) << "written behind the message";
+  }
+
+  FakeCounts before_;
+  DeviceBuffer from_{kRoom}, to_{kRoom};
+  void *ctx_ = nullptr, *listen_ = nullptr, *send_ = nullptr, *recv_ = nullptr;
+  void *from_mr_ = nullptr, *to_mr_ = nullptr;
+};
+
+TEST_F(StagedNet, claims_device_pointers_only_when_asked) {
+  for (const char* const staged : {"0", "1"}) {
+    ::setenv("PRUNEX_STAGED_GPU", staged, 1);
+    ASSERT_EQ(net().init(&ctx_, 1, -1, nullptr), nccl::kSuccess);
+    nccl::NetProperties p{};
+    ASSERT_EQ(net().properties(0, &p), nccl::kSuccess);
+    EXPECT_EQ(p.ptr_support, staged[0] == '1' ? nccl::kPtrHost | nccl::kPtrCuda : nccl::kPtrHost);
+    EXPECT_EQ(net().finalize(ctx_), nccl::kSuccess);
+  }
+}
+
+TEST_F(StagedNet, starts_with_the_simple_protocol_only) {
+  for (const char* const proto : {"", "LL", "LL128", "^LL", "LL,Simple", "Simple,LL128"}) {
+    ::setenv("NCCL_PROTO", proto, 1);
+    EXPECT_NE(net().init(&ctx_, 1, -1, nullptr), nccl::kSuccess) << proto;
+  }
+  ::setenv("NCCL_PROTO", "SIMPLE", 1);
+  ASSERT_EQ(net().init(&ctx_, 1, -1, nullptr), nccl::kSuccess);
+  EXPECT_EQ(net().finalize(ctx_), nccl::kSuccess);
+}
+
+TEST_F(StagedNet, messages_of_all_sizes_at_any_place) {
+  connect();
+  uint32_t seed = 1;
+  for (const bool sparse : {false, true}) {
+    for (const size_t bytes : {size_t{0}, size_t{1}, size_t{4095}, size_t{4096}, size_t{65537},
+                               size_t{524288}, (size_t{1} << 20) + 3, size_t{3} << 20}) {
+      exchange(pattern(bytes, seed++, sparse), 3 * bytes % 1001, 7 * bytes % 513);
+      exchange(pattern(bytes, seed++, sparse), 0, 64, bytes + 4096);
+    }
+  }
+}
+
+TEST_F(StagedNet, one_end_may_be_host_memory) {
+  connect(nccl::kPtrCuda, nccl::kPtrHost);
+  exchange(pattern(100000, 1), 5, 9);
+  exchange(pattern(100000, 2, true), 5, 9);
+  disconnect();
+  connect(nccl::kPtrHost, nccl::kPtrCuda);
+  exchange(pattern(100000, 3), 5, 9);
+  exchange(pattern(100000, 4, true), 5, 9);
+}
+
+TEST_F(StagedNet, many_in_flight_arrive_in_order) {
+  connect();
+  constexpr size_t kEach = 100000;
+  for (uint32_t round = 0; round < 10; ++round) {
+    std::vector<Bytes> data;
+    std::vector<void*> sends, recvs;
+    for (uint32_t i = 0; i < nccl::kMaxRequests; ++i) {
+      data.push_back(pattern(i % 3 == 0 ? 64 : kEach, round * 100 + i, i % 2 == 0));
+      std::memcpy(from_.at(i * kEach), data[i].data(), data[i].size());
+      recvs.push_back(irecv(i * kEach, kEach));
+      sends.push_back(isend(i * kEach, data[i].size()));
+      ASSERT_TRUE(recvs[i] != nullptr && sends[i] != nullptr);
+    }
+    for (size_t i = 0; i < data.size(); ++i) {
+      ASSERT_EQ(finish(sends[i], recvs[i]), static_cast<int>(data[i].size()));
+      ASSERT_TRUE(to_.holds(data[i], i * kEach)) << "message " << i;
+    }
+  }
+}
+
+TEST_F(StagedNet, done_is_after_the_copy_and_nobody_waits_for_it) {
+  connect();
+  const Bytes data = pattern(50000, 1);
+  std::memcpy(from_.at(), data.data(), data.size());
+  hold_copies(true);
+  void *const receiving = irecv(0, data.size()), *const sending = isend(0, data.size());
+  int sent = 0, received = 0;
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_EQ(net().test(sending, &sent, nullptr), nccl::kSuccess);
+    ASSERT_EQ(net().test(receiving, &received, nullptr), nccl::kSuccess);
+    ASSERT_TRUE(sent == 0 && received == 0) << "not even copied to the host";
+  }
+  hold_copies(false);
+  wait_for([&] { return net().test(sending, &sent, nullptr) != nccl::kSuccess || sent != 0; });
+  hold_copies(true);
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_EQ(net().test(receiving, &received, nullptr), nccl::kSuccess);
+    ASSERT_EQ(received, 0) << "done before its copy";
+    ASSERT_EQ(*to_.at(), std::byte{0xEE});
+  }
+  hold_copies(false);
+  wait_for(
+      [&] { return net().test(receiving, &received, nullptr) != nccl::kSuccess || received != 0; });
+  EXPECT_TRUE(to_.holds(data, 0));
+}
+
+TEST_F(StagedNet, traffic_allocates_and_synchronises_nothing) {
+  connect();
+  const FakeCounts before = fake_counts();
+  for (uint32_t i = 0; i < 100; ++i) {
+    exchange(pattern(70000, i, i % 2 == 0), i, 2 * i);
+  }
+  EXPECT_EQ(fake_counts().made, before.made);
+  EXPECT_EQ(fake_counts().waits, before.waits);
+}
+
+TEST_F(StagedNet, a_mask_is_found_by_the_device_address) {
+  connect();
+  constexpr int64_t kRows = 64, kColumns = 1024;
+  const int64_t sizes[] = {kRows, kColumns};
+  prunex_tensor_t tensor{};
+  tensor.struct_size = sizeof tensor;
+  tensor.dtype = PRUNEX_FLOAT32;
+  tensor.ndim = 2;
+  tensor.sizes = sizes;
+  std::vector<uint8_t> rows(kRows);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    rows[r] = r % 4 == 0 ? 1 : 0;
+  }
+  prunex_mask_desc_t desc{};
+  desc.struct_size = sizeof desc;
+  desc.kind = PRUNEX_MASK_DIMS;
+  desc.declared_kept = -1;
+  desc.keep[0] = rows.data();
+  desc.keep_len[0] = rows.size();
+  prunex_mask_t mask = 0;
+  ASSERT_EQ(prunex_register_mask(from_.at(), &tensor, &desc, &mask), PRUNEX_SUCCESS)
+      << prunex_last_error();
+  Bytes data = pattern(kRows * kColumns * 4, 1);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    if (rows[r] == 0) {
+      std::memset(data.data() + r * kColumns * 4, 0, kColumns * 4);
+    }
+  }
+  const auto masked = [] { return nccl::all_totals().sent[2]; };
+  const auto before = masked();
+  exchange(data, 0, 0);
+  EXPECT_EQ(masked().messages, before.messages + 1);
+  EXPECT_LT(masked().wire - before.wire, data.size() / 3) << "three quarters are dropped";
+  data[kColumns * 4] = std::byte{1};  // the mask's promise is broken: all bytes arrive as they are
+  exchange(data, 0, 0);
+  EXPECT_EQ(masked().messages, before.messages + 1);
+  EXPECT_EQ(prunex_unregister_mask(mask), PRUNEX_SUCCESS);
+}
+
+TEST_F(StagedNet, what_is_not_registered_is_refused) {
+  connect();
+  void *mr = nullptr, *request = nullptr;
+  Bytes host(100);
+  EXPECT_NE(net().reg_mr(send_, host.data(), host.size(), nccl::kPtrCuda, &mr), nccl::kSuccess);
+  EXPECT_NE(net().isend(send_, from_.at(kRoom - 10), 11, 0, from_mr_, &request), nccl::kSuccess);
+  const DeviceBuffer other(100);
+  EXPECT_NE(net().isend(send_, other.at(), 10, 0, from_mr_, &request), nccl::kSuccess);
+  exchange(pattern(1000, 1), 0, 0);  // nothing happened
+}
+
+TEST_F(StagedNet, an_error_of_the_device_ends_the_connection) {
+  connect();
+  hold_copies(true);
+  void* const sending = isend(0, 1000);
+  fail_events(700);
+  int sent = 0;
+  EXPECT_NE(net().test(sending, &sent, nullptr), nccl::kSuccess);
+  EXPECT_EQ(sent, 0);
+  EXPECT_NE(net().test(sending, &sent, nullptr), nccl::kSuccess) << "for ever";
+}
+
+}  // namespace
+}  // namespace prunex::test
