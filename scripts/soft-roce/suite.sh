@@ -59,4 +59,14 @@ p2p latency --latency --size 8,4K --iters 50
 p2p bidirectional --bidirectional --size 256K --iters 20
 p2p two_queue_pairs --qps 2 --size 1M --iters 10
 p2p density --density 0.4 --size 1M --iters 10
-case_of 90 allreduce "$build/tools/prunex" bench allreduce --ranks 2 --nodes 2 --size 1M --keep 0.5 --iters 3 --warmup 1 --check
+# Two processes, a node and a device each.
+# shellcheck disable=SC2016
+case_of 90 allreduce "$BASH" -c '
+  export PRUNEX_WORLD_SIZE=2 PRUNEX_ROOT=127.0.0.1:29512
+  options=(bench allreduce --size 1M --keep 0.5 --iters 3 --warmup 1 --check)
+  PRUNEX_NODE_ID=b PRUNEX_IB_HCA=rxe1 PRUNEX_RANK=1 "$1" "${options[@]}" & other=$!
+  code=0
+  PRUNEX_NODE_ID=a PRUNEX_IB_HCA=rxe0 PRUNEX_RANK=0 "$1" "${options[@]}" || code=$?
+  ((code == 0)) || kill $other 2>/dev/null || true
+  wait $other || code=$?
+  exit $code' allreduce "$build/tools/prunex"
