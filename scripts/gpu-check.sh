@@ -136,6 +136,7 @@ compile_all() {
 
 # libprunex.so, the NCCL plugin beside it, and the program that drives NCCL over them.
 link_plugin() {
+  # shellcheck disable=SC2054
   local guest=(-static-libstdc++ -static-libgcc -Wl,-z,nodelete -Wl,-z,now -Wl,-z,defs -lpthread -ldl)
   local library=() file
   for file in $(library_sources); do library+=("$build/o/${file//\//_}.o"); done

@@ -104,6 +104,11 @@ std::string speed_text(int mbps) {
   return mbps <= 0 ? "speed unknown" : strf("%g Gb/s", mbps / 1000.0);
 }
 
+std::string gpu_part_text(const char* name, const GpuPart& part) {
+  return strf("%-12s %-7s %s%s%s\n", name, part.usable ? "yes" : "no", part.path.c_str(),
+              part.path.empty() ? "" : ": ", part.detail.c_str());
+}
+
 std::string info_text(const Inventory& inventory) {
   std::string text = summary(inventory) + "\n\n";
   text += "library      " + library_text(inventory.library, "libprunex.so") + "\n";
@@ -117,6 +122,7 @@ std::string info_text(const Inventory& inventory) {
     text += strf("%-12s %-7s %s: %s\n", &t == inventory.transports.data() ? "transports" : "",
                  t.name.c_str(), t.usable ? "yes" : "no", t.detail.c_str());
   }
+  text += gpu_part_text("CUDA", inventory.cuda) + gpu_part_text("NCCL", inventory.nccl);
   text += strf("machine      %s, NUMA nodes: %zu (%s)\n", inventory.machine.host.c_str(),
                inventory.machine.numas.size(), inventory.machine.source.c_str());
   for (const topo::Gpu& gpu : inventory.machine.gpus) {
@@ -182,6 +188,10 @@ Json machine_json(const topo::Machine& machine) {
   return j;
 }
 
+Json gpu_part_json(const GpuPart& part) {
+  return {{"usable", part.usable}, {"path", text_or_null(part.path)}, {"detail", part.detail}};
+}
+
 std::string info_json(const Inventory& inventory) {
   Json j;
   j["schema"] = "prunex.info";
@@ -198,6 +208,8 @@ std::string info_json(const Inventory& inventory) {
     j["transports"].push_back(
         {{"name", t.name}, {"usable", t.usable}, {"detail", t.detail}, {"devices", t.devices}});
   }
+  j["cuda"] = gpu_part_json(inventory.cuda);
+  j["nccl"] = gpu_part_json(inventory.nccl);
   j["machine"] = machine_json(inventory.machine);
   j["config"] = Json::array();
   for (const ConfigValue& value : inventory.config) {

@@ -2,9 +2,12 @@
 #include "tools/inventory.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "kernels/pack.h"
 #include "plugin/collective/comm_setup.h"
+#include "plugin/device/cuda_library.h"
+#include "plugin/device/nccl_library.h"
 #include "plugin/nccl/abi/layout.h"
 #include "plugin/transport/choose.h"
 #include "plugin/transport/shm/segment.h"
@@ -87,6 +90,36 @@ TransportState verbs(const Config& config) {
     }
   }
   return state;
+}
+
+// Beside the library that a job would use, else where the dynamic linker looks.
+GpuPart cuda_library(const std::string& library) {
+  GpuPart out;
+  const std::string beside = library.substr(0, library.rfind('/') + 1) + "libprunex-cuda.so";
+  if (!library.empty() && std::filesystem::exists(beside)) {
+    out.path = beside;
+  }
+  const Result<const cuda::Table*> table =
+      device::open_cuda({.driver = "libcuda.so.1", .library = out.path});
+  if (!table) {
+    out.detail = table.error().text;
+    return out;
+  }
+  cuda::Probe probe;
+  (void)(*table)->probe(&probe);
+  out.usable = true;
+  out.detail =
+      strf("CUDA %d.%d, kernels for %s, %d GPU%s", probe.runtime / 1000, probe.runtime % 1000 / 10,
+           (*table)->archs, probe.devices, probe.devices == 1 ? "" : "s");
+  return out;
+}
+
+GpuPart nccl_library() {
+  const Result<device::NcclApi> api = device::open_nccl();
+  if (!api) {
+    return {false, "", api.error().text};
+  }
+  return {true, api->file, strf("version %d", api->version)};
 }
 
 void look_at_kernels(const Config& config, Inventory& inventory) {
@@ -196,6 +229,8 @@ Inventory take_inventory(const Environment& environment) {
   }
   look_at_nccl_plugin(environment, loaded.has_value(), inventory);
   look_at_kernels(config, inventory);
+  inventory.cuda = cuda_library(inventory.library.path);
+  inventory.nccl = nccl_library();
   inventory.machine = topo::discover();
   inventory.transports = {shared_memory(), sockets(config), verbs(config)};
   for (const TransportState& t : inventory.transports) {

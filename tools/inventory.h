@@ -17,8 +17,14 @@ struct TransportState {
   std::vector<std::string> devices = {};  // that a job would use
 };
 
+struct GpuPart {  // what device memory needs
+  bool usable = false;
+  std::string path, detail;  // where it is, as far as known; what it is, or why it cannot be used
+};
+
 struct Inventory {
   LibraryState library, nccl_plugin;
+  GpuPart cuda, nccl;             // libprunex-cuda.so with a driver and a GPU; libnccl.so.2
   std::string nccl_note;          // NCCL would load something else than what is beside this command
   std::string isa;                // in force
   std::vector<std::string> isas;  // this CPU has
