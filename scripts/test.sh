@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, builds, runs every check and test, and ends with a line of counts:
 #
-#   scripts/test.sh [--long]
+#   scripts/test.sh [--long] [--stage NAME]...
 #
-#   --long   also the soak tests, huge sizes (meson's suite "long") and more fuzzing
+#   --long         also the soak tests, huge sizes (meson's suite "long") and more fuzzing
+#   --stage NAME   only this one: build, checks, tests, roce, asan, tsan or fuzz; may be repeated
 #
 # Stages: build, checks (scripts/check.sh), tests, RDMA on Soft-RoCE in a guest, the tests under
 # AddressSanitizer with UndefinedBehaviorSanitizer and under ThreadSanitizer, fuzzing. A stage that fails
@@ -16,10 +17,15 @@ set -euo pipefail
 program="test"
 cd "$repo_root"
 
-long=false
+readonly all_stages=(build checks tests roce asan tsan fuzz)
+long=false stages=()
 while (($#)); do
   case $1 in
     --long) long=true && shift ;;
+    --stage)
+      [[ " ${all_stages[*]} " == *" ${2:-} "* ]] || usage_error "--stage '${2:-}': one of ${all_stages[*]}"
+      stages+=("$2") && shift 2
+      ;;
     -h | --help) show_help && exit 0 ;;
     *) usage_error "unknown option '$1'" ;;
   esac
@@ -199,7 +205,8 @@ run_stage() {
 }
 
 mkdir -p "$logs"
-for stage in build checks tests roce asan tsan fuzz; do run_stage $stage; done
+((${#stages[@]} > 0)) || stages=("${all_stages[@]}")
+for stage in "${stages[@]}"; do run_stage "$stage"; done
 echo "total time: $(since "$start") s"
 echo "$total_passed passed, $total_failed failed, $total_skipped skipped"
 ((total_failed == 0))

@@ -28,7 +28,17 @@ void* operator new(size_t bytes) {
   }
   return p;
 }
+void* operator new(size_t bytes, std::align_val_t align) {
+  const auto unit = static_cast<size_t>(align);
+  void* p =
+      bytes >= refused_from ? nullptr : std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
+  if (p == nullptr) {
+    throw std::bad_alloc();
+  }
+  return p;
+}
 void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 namespace prunex::test {
