@@ -34,9 +34,9 @@ done
 # Not inside a build folder: configuring one anew empties it.
 readonly logs=$repo_root/build-logs
 # What handles memory of others and bytes from the network; the pure parts are fuzzed under it.
-readonly asan_suites=(bootstrap transport collective api device nccl)
-# What has threads, or ranks that are threads; of the plugin's suites what is marked so.
-readonly tsan_suites=(transport collective api threads)
+readonly asan_suites=(transport api device nccl)
+# The engine, whose ranks are threads in its tests; of the plugin's suites what is marked so.
+readonly tsan_suites=(collective threads)
 fuzz_seconds=10 # of each target
 roce_memory=2G roce_environment=()
 if [[ $long == true ]]; then
