@@ -22,7 +22,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } else {
     PRUNEX_FUZZ_CHECK(h.payload <= h.logical && h.logical > 0);
   }
-  if (h.kind != FrameKind::zero_block) {
+  if (h.kind == FrameKind::zero_block || h.kind == FrameKind::stored) {
+    PRUNEX_FUZZ_CHECK(h.element_size == 0 && h.offset == 0 && h.slot == 0);
+    PRUNEX_FUZZ_CHECK(h.kind != FrameKind::stored || h.payload == h.logical);
+  } else {
     PRUNEX_FUZZ_CHECK(valid_element_size(h.element_size));
     PRUNEX_FUZZ_CHECK(h.offset % h.element_size == 0 && h.logical % h.element_size == 0);
     PRUNEX_FUZZ_CHECK(h.offset + h.logical <= kMaxTensorBytes);
