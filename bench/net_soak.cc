@@ -11,7 +11,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <climits>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -300,7 +299,6 @@ class Soak {
 
   // Memory of the last quarter against the second.
   void judge() {
-    constexpr long kNoise = 16 * 1024;  // KiB
     const size_t quarter = history_.size() / 4;
     if (quarter < 2) {
       return;
@@ -314,7 +312,7 @@ class Soak {
     };
     early_ = most(quarter, 2 * quarter);
     late_ = most(history_.size() - quarter, history_.size());
-    if (late_ > early_ + kNoise) {
+    if (late_ > early_ + kMemoryNoiseKib) {
       fault(strf("memory grows: %ld KiB early, %ld KiB late", early_, late_));
     }
   }

@@ -3,6 +3,7 @@
 // for the CUDA library.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -124,7 +125,7 @@ class StagedNet : public testing::Test {
     return size;
   }
   void exchange(const Bytes& data, size_t from, size_t to, size_t room = 0) {
-    std::memcpy(from_.at(from), data.data(), data.size());
+    std::copy(data.begin(), data.end(), static_cast<std::byte*>(from_.at(from)));
     std::memset(to_.at(), 0xEE, to_.size());
     void* const receiving = irecv(to, std::max(room, data.size()));
     ASSERT_NE(receiving, nullptr);

@@ -51,7 +51,8 @@ struct Clique {
   struct Split {
     struct Part {
       int color, key;
-      MemberPtr parent, child;
+      std::weak_ptr<Member> parent;  // it holds the clique that holds this
+      MemberPtr child;
     };
     std::map<int, Part> parts;  // by rank
   };

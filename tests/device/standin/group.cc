@@ -151,7 +151,9 @@ MemberPtr split(const MemberPtr& member, int color, int key) {
     }
   }
   for (const auto& [rank, part] : parts) {
-    part.parent->splitting = false;
+    if (const MemberPtr parent = part.parent.lock()) {
+      parent->splitting = false;
+    }
   }
   return child;
 }

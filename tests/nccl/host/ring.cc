@@ -34,6 +34,9 @@ struct Format {
   }
 
   size_t write(std::byte* slot, const int32_t* from, size_t n) const {
+    if (n == 0) {
+      return 0;
+    }
     if (proto == abi::kSimple) {
       std::memcpy(slot, from, n * 4);
       return n * 4;
@@ -61,7 +64,7 @@ struct Format {
   void read(const std::byte* slot, size_t bytes, int32_t* to, size_t n) const {
     if (proto == abi::kSimple) {
       PRUNEX_MUST(bytes == n * 4, "%zu bytes arrived, %zu elements were due", bytes, n);
-      std::memcpy(to, slot, bytes);
+      std::copy(slot, slot + bytes, reinterpret_cast<std::byte*>(to));
       return;
     }
     const size_t per_line = proto == abi::kLl ? 2 : 30, line_bytes = proto == abi::kLl ? 16 : 128;
