@@ -50,7 +50,7 @@ class DeviceBuffer {
   [[nodiscard]] std::byte* at(size_t offset = 0) const { return data_ + offset; }
   [[nodiscard]] size_t size() const { return bytes_; }
   [[nodiscard]] bool holds(const Bytes& what, size_t offset) const {
-    return std::memcmp(data_ + offset, what.data(), what.size()) == 0;
+    return std::equal(what.begin(), what.end(), data_ + offset);
   }
 
  private:
@@ -191,7 +191,7 @@ TEST_F(StagedNet, many_in_flight_arrive_in_order) {
     std::vector<void*> sends, recvs;
     for (uint32_t i = 0; i < nccl::kMaxRequests; ++i) {
       data.push_back(pattern(i % 3 == 0 ? 64 : kEach, round * 100 + i, i % 2 == 0));
-      std::memcpy(from_.at(i * kEach), data[i].data(), data[i].size());
+      std::copy(data[i].begin(), data[i].end(), from_.at(i * kEach));
       recvs.push_back(irecv(i * kEach, kEach));
       sends.push_back(isend(i * kEach, data[i].size()));
       ASSERT_TRUE(recvs[i] != nullptr && sends[i] != nullptr);
