@@ -17,6 +17,7 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 FakeDevice& device_of(ibv_context* c) { return world->devices[static_cast<Context*>(c)->index]; }
 
 ibv_device** get_device_list(int* n) {
+  const Lock lock(world->mutex);
   auto** list = new ibv_device*[world->handles.size() + 1]();
   for (size_t i = 0; i < world->handles.size(); ++i) {
     list[i] = world->handles[i].get();
@@ -120,6 +121,7 @@ int query_pkey(ibv_context* c, uint8_t port, int index, __be16* out) {
 }
 
 ibv_pd* alloc_pd(ibv_context* c) {
+  const Lock lock(world->mutex);
   ++world->live.domains;
   auto* pd = new ibv_pd();
   pd->context = c;
@@ -137,6 +139,7 @@ int dealloc_pd(ibv_pd* pd) {
   return 0;
 }
 ibv_comp_channel* create_comp_channel(ibv_context* c) {
+  const Lock lock(world->mutex);
   auto* out = new Channel();
   out->context = c;
   out->fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
@@ -144,12 +147,14 @@ ibv_comp_channel* create_comp_channel(ibv_context* c) {
   return out;
 }
 int destroy_comp_channel(ibv_comp_channel* channel) {
+  const Lock lock(world->mutex);
   ::close(channel->fd);
   --world->live.channels;
   delete static_cast<Channel*>(channel);
   return 0;
 }
 ibv_cq* create_cq(ibv_context* c, int entries, void* context, ibv_comp_channel* channel, int) {
+  const Lock lock(world->mutex);
   if (entries < 1 || entries > device_of(c).max_cqe) {
     errno = EINVAL;
     return nullptr;
@@ -260,6 +265,7 @@ bool is_valid(const Pair& pair, const ibv_qp_attr& a) {
 }
 
 void take(ibv_qp_attr& into, const ibv_qp_attr& a) {
+  const Lock lock(world->mutex);
   switch (a.qp_state) {
     case IBV_QPS_INIT:
       into.port_num = a.port_num;

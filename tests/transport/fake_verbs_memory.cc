@@ -11,6 +11,7 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 constexpr unsigned kOptional = 0x3FF00000;  // flags that only reg_mr_iova2 knows
 
 FakeDevice& device_of(ibv_pd* pd) {
+  const Lock lock(world->mutex);
   return world->devices[static_cast<Context*>(pd->context)->index];
 }
 
