@@ -10,6 +10,7 @@ from typing import Any, Dict, NoReturn, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from . import _api
+from ._closing import Closing
 from ._library import check, library, optional
 from ._memory import Memory, as_bytes, contiguous_memory, dtype_name, is_bool, is_torch
 from ._store import StoreAdapter
@@ -37,7 +38,7 @@ def _seconds(timeout: Union[None, float, timedelta]) -> float:
     return seconds
 
 
-class Communicator:
+class Communicator(Closing):
     """Ranks that reduce together. Creation is collective; calls run one at a time, in their order.
 
     rank, size: both, or neither: then from PRUNEX_RANK and PRUNEX_WORLD_SIZE, torchrun's, MPI's or
@@ -348,18 +349,6 @@ class Communicator:
                 check(library().prunex_comm_destroy(handle))
             finally:
                 self._in_flight.clear()
-
-    def __enter__(self) -> "Communicator":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        try:
-            self.close()
-        except Exception:  # at the interpreter's end there is nobody to tell
-            pass
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Communicator belongs to its process and cannot be pickled")

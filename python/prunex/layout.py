@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, NamedTuple, Optional, Sequence, Tuple
+from typing import NamedTuple, Optional, Sequence, Tuple
 
 from . import _api
+from ._closing import Closing
 from ._library import check, library
 from .masks import Mask
 
@@ -21,7 +22,7 @@ class LayoutInfo(NamedTuple):
     digest: int
 
 
-class Layout:
+class Layout(Closing):
     """Segments (offset, count, mask or None), in elements, of a buffer of ``count`` elements.
 
     In any order, not overlapping; gaps and segments without a mask are dense. Follows later updates
@@ -51,15 +52,3 @@ class Layout:
         handle, self.handle = self.handle, 0
         if handle:
             check(library().prunex_layout_destroy(handle))
-
-    def __enter__(self) -> "Layout":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        try:
-            self.close()
-        except Exception:  # at the interpreter's end there is nobody to tell
-            pass

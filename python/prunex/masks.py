@@ -11,6 +11,7 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from . import _api
+from ._closing import Closing
 from ._library import check, library
 from ._memory import as_bytes, dense_strides, dtype_code, memory_of, row_major
 from .errors import InvalidArgument
@@ -268,7 +269,7 @@ def _describe(
     return desc, held
 
 
-class Mask:
+class Mask(Closing):
     """A registered mask. Keeps the array it was registered for alive until :meth:`close`."""
 
     def __init__(
@@ -296,18 +297,6 @@ class Mask:
         handle, self.handle, self._array = self.handle, 0, None
         if handle:
             check(library().prunex_unregister_mask(handle))
-
-    def __enter__(self) -> "Mask":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        try:
-            self.close()
-        except Exception:  # at the interpreter's end there is nobody to tell
-            pass
 
 
 def register_mask(

@@ -6,26 +6,12 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/device/device_world.h"
+#include "tests/device/two_nodes.h"
 
 namespace prunex::test {
 namespace {
 
 using collective::Contract;
-
-constexpr size_t kCount = 4000;
-const std::vector<int> kTwoNodes = {0, 0, 1, 1, 1};
-constexpr size_t kRanks = 5;
-
-std::vector<std::vector<float>> inputs(size_t kept, size_t of) {
-  std::vector<std::vector<float>> all;
-  for (size_t r = 0; r < kRanks; ++r) {
-    all.push_back(striped_values(static_cast<int>(r), kCount, kept, of));
-  }
-  return all;
-}
-
-size_t at(const DeviceRank& r) { return static_cast<size_t>(r.rank); }
 
 TEST(DeviceContracts, OnlyKeptValuesCrossBetweenLeaders) {
   const MaskedPtr masked = striped(kCount, 1, 4, Contract::lossless);
