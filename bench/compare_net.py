@@ -228,6 +228,9 @@ def main():
     parser.add_argument("--json")
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    missing = [path for path in (PRUNEX, BARE) if not os.access(path, os.X_OK)]
+    if missing:
+        parser.error(f"{missing[0]} is not there: scripts/build.sh builds it (PRUNEX_BUILD names another folder)")
     if options.netlab and not options.folder:
         with tempfile.TemporaryDirectory(prefix="prunex-compare-", ignore_cleanup_errors=True) as folder:
             sys.exit(subprocess.call([str(ROOT / "scripts" / "netlab.sh"), "--nodes", "2", "--rate", options.netlab, "--",
