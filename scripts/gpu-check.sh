@@ -4,13 +4,14 @@
 # CUDA library for that GPU, runs its tests (also under compute-sanitizer), the pack benchmark, and NCCL
 # itself over the plugin with two processes on the one GPU.
 #
-#   scripts/gpu-check.sh [--out FOLDER] [--quick] [--seconds N] [--no-build] [--build FOLDER]
+#   scripts/gpu-check.sh [--out FOLDER] [--quick] [--seconds N] [--step-seconds N] [--no-build] [--build FOLDER]
 #   scripts/gpu-check.sh --prepare | --bundle FILE.tar.gz
 #
 #   --out FOLDER     logs and results; default build-gpu/results. FOLDER/gpu-check.json has all of it
 #   --quick          smaller benchmark, no compute-sanitizer
 #   --seconds N      everything ends within N seconds, default 450: what runs then is killed, what has
 #                    not run is skipped
+#   --step-seconds N no step longer than that; by itself each has a limit of its own
 #   --no-build       takes what an earlier run built
 #   --build FOLDER   where to build, default build-gpu
 #   --prepare        on another machine, before the tree travels: puts what the GPU's machine may lack
@@ -30,15 +31,15 @@ cd "$repo_root"
 # shellcheck source=scripts/gpu_build.sh
 . scripts/gpu_build.sh
 
-build=build-gpu out='' quick=false limit=450 no_build=false
+build=build-gpu out='' quick=false limit=450 step_limit=3600 no_build=false
 carried=.gpu-check CXX=${CXX:-g++}
 while (($#)); do
   case $1 in
     --out) out=${2:?--out needs a folder} && shift 2 ;;
     --build) build=${2:?--build needs a folder} && shift 2 ;;
-    --seconds)
-      limit=${2:?--seconds needs a number}
-      [[ $limit =~ ^[1-9][0-9]*$ ]] || usage_error "--seconds '$limit': a whole number of seconds"
+    --seconds | --step-seconds)
+      [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || usage_error "$1 '${2:-}': a whole number of seconds"
+      if [[ $1 == --seconds ]]; then limit=$2; else step_limit=$2; fi
       shift 2
       ;;
     --quick) quick=true && shift ;;
@@ -97,8 +98,9 @@ step() {
   begin=$(now)
   rest=$(left)
   ((seconds <= rest)) || seconds=$rest
+  ((seconds <= step_limit)) || seconds=$step_limit
   : >"$out/$name.log"
-  if ((seconds < 2)); then
+  if ((rest < 2)); then
     code=77 note="not started: $limit s are over"
   else
     limited "$seconds" "$@" >"$out/$name.log" 2>&1 || code=$?
@@ -131,7 +133,7 @@ sanitizer_tests() {
   local tool
   [[ $quick == false ]] || { echo "left out by --quick" && return 77; }
   [[ -x $build/cuda_device_test ]] || { echo "GoogleTest is neither in $carried/ nor installed" && return 77; }
-  tool=$(command -v compute-sanitizer || first_with bin/compute-sanitizer "$cuda") ||
+  tool=$(command -v compute-sanitizer || first_with bin/compute-sanitizer "${cuda:-/usr/local/cuda}") ||
     { echo "compute-sanitizer is not installed" && return 77; }
   [[ -x $tool && ! -d $tool ]] || tool=$tool/bin/compute-sanitizer
   "$tool" --tool memcheck --error-exitcode 9 "$build/cuda_device_test" --gtest_brief=1 \
@@ -174,13 +176,13 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 # A driver that hangs answers nothing, not even this.
-if have nvidia-smi && limited 30 ask_gpu >"$out/gpu.log" 2>&1 && IFS=, read -r gpu arch < <(head -n 1 "$out/gpu.log"); then
+if have nvidia-smi && limited $((step_limit < 30 ? step_limit : 30)) ask_gpu >"$out/gpu.log" 2>&1 && IFS=, read -r gpu arch < <(head -n 1 "$out/gpu.log"); then
   arch=${arch//[!0-9]/}
 fi
 [[ $arch =~ ^[0-9]+$ ]] || gpu=none arch=90
-find_tools
-echo "GPU: $gpu, sm_$arch; nvcc: $cuda; $(cores) cores"
 if [[ $no_build == false ]]; then
+  find_tools
+  echo "GPU: $gpu, sm_$arch; nvcc: $cuda; $(cores) cores"
   step compile $(($(cores) < 8 ? 1500 : 260)) compile_all && step link 60 link_all || die "the build failed: see $out/compile.log and link.log"
   step resources 20 python3 scripts/check_cuda_resources.py --list "$build"/o/*.resources || true
 fi

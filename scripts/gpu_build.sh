@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What gpu-check.sh builds with, and how: g++ and nvcc alone, no Meson. Sourced, never run; the functions
 # run in shells of their own, so that each can be ended, and what they share is exported.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 
 # first_with FILE FOLDER...: the first folder that holds the file.
 first_with() {
