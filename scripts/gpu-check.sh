@@ -123,7 +123,13 @@ step() {
 
 device_tests() {
   [[ -x $build/cuda_device_test ]] || { echo "GoogleTest is neither in $carried/ nor installed" && return 77; }
-  "$build/cuda_device_test" --gtest_brief=1 "--gtest_output=json:$out/device.json"
+  "$build/cuda_device_test" --gtest_brief=1 "--gtest_output=json:$out/device.json" || return
+  # There is a GPU, says nvidia-smi: tests that skip for want of one have not passed.
+  if grep -q '"result": "SKIPPED"' "$out/device.json" 2>/dev/null; then
+    grep -A 1 Skipped "$out/device.log" | tail -n 1
+    echo "tests were skipped: the CUDA runtime finds no GPU that nvidia-smi finds"
+    return 1
+  fi
 }
 emulated_tests() {
   [[ -x $build/cuda_host_test ]] || { echo "GoogleTest is neither in $carried/ nor installed" && return 77; }
@@ -142,7 +148,10 @@ sanitizer_tests() {
 pack_bench() {
   local options=(--json "$out/pack.json")
   [[ $quick == false ]] || options+=(--quick)
-  "$build/cuda_pack_bench" "${options[@]}"
+  local code=0
+  "$build/cuda_pack_bench" "${options[@]}" || code=$?
+  ((code != 77)) || code=1
+  return $code
 }
 # nccl_steps SECONDS: of all cases together.
 nccl_steps() {

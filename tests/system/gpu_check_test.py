@@ -131,14 +131,24 @@ def a_driver_that_hangs(machine):
 
 def failures_are_told(machine):
     machine.script("build/cuda_device_test", "echo it is broken\nexit 3")
-    machine.script("build/cuda_pack_bench", "echo no room; exit 77")
+    machine.script("build/cuda_pack_bench", "echo no device after all; exit 77")
     machine.script("build/nccl_check", 'echo \'[{"case": "net", "result": "fail", "seconds": 1.5, "fault": "wrong sum", '
                    '"counted": {"raw": 3}}]\' >"$3/nccl.json"; exit 1')
     done = machine.run("--no-build")
     expect(done.code == 1, done.out)
-    expect([results(done)[name] for name in ("device", "pack", "nccl")] == ["fail", "skip", "fail"], done.report)
+    expect([results(done)[name] for name in ("device", "pack", "nccl")] == ["fail"] * 3, done.report)
     expect(done.report["nccl"][0]["counted"]["raw"] == 3, done.report)
     expect("status 3: it is broken" in done.out and "wrong sum" in done.out, done.out)
+
+
+def skipped_tests_are_no_pass(machine):
+    machine.script("build/cuda_device_test", 'for a; do case $a in --gtest_output=json:*) '
+                   'echo \'{"testsuites": [{"testsuite": [{"name": "x", "result": "SKIPPED"}]}]}\' '
+                   '>"${a#*json:}" ;; esac; done')
+    machine.script("build/nccl_check", "echo cannot run: no NCCL; exit 77")
+    done = machine.run("--no-build")
+    expect(done.code == 1 and results(done)["device"] == "fail" and results(done)["nccl"] == "skip", done.report)
+    expect(done.report["device"] == {"tests": 1, "failed": [], "skipped": 1}, done.report)
 
 
 def half_a_file(machine):
