@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Real NCCL over the plugin with two processes on one GPU: all-reduces by Net and CollNetChain,
-// with and without registered buffers and masks, every result checked, and that the plugin carried
-// them the way that the case is about. The two processes differ in NCCL_HOSTID, so that NCCL takes
-// them for two nodes.
+// Real NCCL on one GPU: all-reduces over the plugin between two processes, by Net and CollNetChain,
+// with and without registered buffers and masks; and prunex_all_reduce of device memory among two
+// and four. Every result is checked, and that it travelled the way that the case is about. The
+// processes differ in NCCL_HOSTID, so that NCCL takes each for a node.
 //
 //   nccl_check CUDA_LIBRARY LIBPRUNEX OUT_FOLDER [SECONDS_PER_CASE [SECONDS [CASE...]]]
 //
@@ -42,6 +42,12 @@ constexpr Case kCases[] = {
     {"collnet-masked", true, false, false, true, Way::compact},
     {"collnet-registered", true, false, true, false, Way::coll},
     {"collnet-registered-masked", true, false, true, true, Way::compact},
+    {"device", false, false, false, false, Way::device, 2},
+    {"device-project", false, false, false, true, Way::device_compact, 2, true},
+    {"device-nodes-of-two", false, false, false, false, Way::device, 4},
+    {"device-nodes-of-two-project", false, false, false, true, Way::device_compact, 4, true},
+    {"device-nodes-of-two-lossless", false, false, false, true, Way::device_compact, 4},
+    {"device-nodes-of-two-violated", false, false, false, true, Way::violated, 4},
 };
 
 double monotonic_seconds() { return static_cast<double>(now_ns()) * 1e-9; }
@@ -125,18 +131,19 @@ Outcome run_case(const Places& places, const Case& one, double seconds) {
     return out;
   }
   std::vector<pid_t> ranks;
-  for (int r = 0; r < kRanks; ++r) {
+  for (int r = 0; r < one.ranks(); ++r) {
     for (const char* suffix : {"log", "prom", "txt"}) {
       std::remove(file_of(places, one, r, suffix).c_str());
     }
-    ranks.push_back(start(file_of(places, one, r, "txt"), [&] { be_rank(places, one, r, pipe); }));
+    ranks.push_back(
+        start(file_of(places, one, r, "txt"), [&] { be_rank(places, one, r, pipe, seconds); }));
   }
   ::close(pipe[0]);
   ::close(pipe[1]);
   bool late = false;
   out.fault = wait_for(std::move(ranks), seconds, &late);
   const bool ended = !out.fault.empty();
-  for (int r = 0; r < kRanks; ++r) {
+  for (int r = 0; r < one.ranks(); ++r) {
     const Counts counts = read_counts(file_of(places, one, r, "prom"));
     out.counted.add(counts);
     if (const std::string said = last_line(file_of(places, one, r, "txt"));

@@ -13,11 +13,14 @@ inline constexpr size_t kBytes = kCount * sizeof(float);  // of one round
 
 // How a case's bytes have to travel, as the plugin counts them.
 enum class Way {
-  net,         // through Net, whichever way
-  zero_block,  // some messages without their blocks of zeros
-  masked,      // some messages without what the mask drops
-  coll,        // through CollNet, whichever way
-  compact,     // some CollNet calls by a mask or by the union of what is not zero
+  net,             // through Net, whichever way
+  zero_block,      // some messages without their blocks of zeros
+  masked,          // some messages without what the mask drops
+  coll,            // through CollNet, whichever way
+  compact,         // some CollNet calls by a mask or by the union of what is not zero
+  device,          // prunex_all_reduce, dense
+  device_compact,  // ... of what the mask keeps
+  violated,        // ... dense, because a checked mask did not hold
 };
 [[nodiscard]] const char* name_of(Way way);
 
@@ -25,6 +28,11 @@ struct Case {
   const char* name;
   bool collnet, staged, registered, masked;
   Way way;
+  // Of prunex_all_reduce on two nodes with half of the ranks each; 0: NCCL over the plugin, and
+  // two.
+  int device_ranks = 0;
+  bool project = false;  // the contract; else lossless
+  [[nodiscard]] int ranks() const { return device_ranks > 0 ? device_ranks : kRanks; }
 };
 
 struct Places {
@@ -37,6 +45,7 @@ struct Counts {
   uint64_t net_bytes = 0, net_wire = 0;                                // of them
   uint64_t coll = 0, coll_dense = 0, coll_masked = 0, coll_union = 0;  // calls
   uint64_t coll_bytes = 0, coll_wire = 0;
+  uint64_t device = 0, device_compact = 0, device_violated = 0;  // calls of prunex_all_reduce
   void add(const Counts& other);
 };
 
@@ -58,7 +67,10 @@ struct Outcome {
 
 // In a process of its own, which ends here: 0, or 1 with the last line of stdout saying why.
 // `pipe` hands NCCL's identity from rank 0 to the others.
-[[noreturn]] void be_rank(const Places& places, const Case& one, int rank, const int* pipe);
+[[noreturn]] void be_rank(const Places& places, const Case& one, int rank, const int* pipe,
+                          double seconds);
+[[noreturn]] void be_device_rank(const Places& places, const Case& one, int rank, const int* pipe,
+                                 double seconds);
 // Empty: there are a GPU, our CUDA library and NCCL.
 [[nodiscard]] std::string missing_here(const Places& places);
 

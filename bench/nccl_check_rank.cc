@@ -7,8 +7,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "bench/nccl_check.h"
-#include "kernels/cuda/table.h"
+#include "bench/nccl_check_gpu.h"
 #include "plugin/device/nccl_library.h"
 #include "prunex/prunex.h"
 
@@ -17,47 +16,14 @@ namespace {
 
 constexpr int kFloat32 = 7;
 
-[[noreturn]] void give_up(const char* what, const std::string& why) {
-  std::printf("%s: %s\n", what, why.c_str());
-  std::fflush(stdout);
-  ::_exit(1);
-}
-
-const cuda::Table* open_table(const std::string& file, std::string* why) {
-  void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    *why = ::dlerror();
-    return nullptr;
-  }
-  const auto entry =
-      reinterpret_cast<decltype(&prunex_cuda_table)>(::dlsym(library, "prunex_cuda_table"));
-  const cuda::Table* const table =
-      entry == nullptr ? nullptr : entry(sizeof(cuda::Table), cuda::kTableVersion);
-  if (table == nullptr) {
-    *why = file + " has no table that fits";
-  }
-  return table;
-}
-
 class Rank {
  public:
-  Rank(const Places& places, const Case& one, int rank) : case_(one), rank_(rank) {
-    std::string why;
-    cuda_ = open_table(places.cuda, &why);
-    if (cuda_ == nullptr) {
-      give_up("CUDA library", why);
-    }
+  Rank(const Places& places, const Case& one, int rank) : case_(one), rank_(rank), gpu_(places) {
     auto api = device::open_nccl();
     if (!api) {
       give_up("NCCL", api.error().text);
     }
     nccl_ = *api;
-    library_ = ::dlopen(places.library.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library_ == nullptr) {
-      give_up("libprunex", ::dlerror());
-    }
-    cuda("device", cuda_->set_device(0));
-    cuda("stream", cuda_->stream_create(&stream_));
   }
 
   void connect(int id_from, int id_to) {
@@ -80,21 +46,19 @@ class Rank {
       enlist(recv);
     }
     if (case_.masked) {
-      publish(send);
-      publish(recv);
+      gpu_.publish(send, PRUNEX_LOSSLESS);
+      gpu_.publish(recv, PRUNEX_LOSSLESS);
     }
     for (int round = 0; round < kRounds; ++round) {
-      std::vector<float> values(kCount);
-      for (size_t i = 0; i < kCount; ++i) {
-        values[i] = value_of(rank_, round, i);
-      }
-      copy(send, values.data());
-      cuda("fill", cuda_->fill(recv, 0xEE, kCount * sizeof(float), stream_));
+      std::vector<float> values = values_of(case_.masked, rank_, round);
+      gpu_.copy(send, values.data());
+      gpu_.fill(recv);
       nccl("ncclAllReduce",
-           nccl_.AllReduce(send, recv, kCount, kFloat32, device::nccl::kSum, comm_, stream_));
-      copy(values.data(), recv);
+           nccl_.AllReduce(send, recv, kCount, kFloat32, device::nccl::kSum, comm_, gpu_.stream()));
+      gpu_.copy(values.data(), recv);
       for (size_t i = 0; i < kCount; ++i) {
-        const float expected = value_of(0, round, i) + value_of(1, round, i);
+        const float expected =
+            value_of(case_.masked, 0, round, i) + value_of(case_.masked, 1, round, i);
         if (!(values[i] == expected)) {
           give_up("wrong sum", strf("round %d, element %zu: %g, expected %g", round, i,
                                     static_cast<double>(values[i]), static_cast<double>(expected)));
@@ -105,20 +69,6 @@ class Rank {
   }
 
  private:
-  // Whole numbers: sums are exact in any order. Dropped rows are zero.
-  [[nodiscard]] float value_of(int rank, int round, size_t i) const {
-    if (case_.masked && !kept(i / kColumns)) {
-      return 0;
-    }
-    return static_cast<float>((i * 7 + static_cast<size_t>(rank * 13 + round)) % 251) + 1;
-  }
-  [[nodiscard]] static bool kept(size_t row) { return row % 8 < 3; }
-
-  void cuda(const char* what, int error) const {
-    if (error != 0) {
-      give_up(what, cuda_->error_text(error));
-    }
-  }
   void nccl(const char* what, int result) const {
     if (result != 0) {
       give_up(what, nccl_.GetErrorString(result));
@@ -133,60 +83,24 @@ class Rank {
     }
     return f;
   }
-  float* allocate() const {
-    void* p = nullptr;
-    const size_t bytes = kCount * sizeof(float);
-    if (case_.registered) {
-      nccl("ncclMemAlloc", newer<int (*)(void**, size_t)>("ncclMemAlloc")(&p, bytes));
-    } else {
-      cuda("allocate", cuda_->allocate(&p, bytes));
+  [[nodiscard]] float* allocate() const {
+    if (!case_.registered) {
+      return gpu_.allocate();
     }
+    void* p = nullptr;
+    nccl("ncclMemAlloc", newer<int (*)(void**, size_t)>("ncclMemAlloc")(&p, kBytes));
     return static_cast<float*>(p);
   }
+
   void enlist(float* p) const {
     void* handle = nullptr;
     nccl("ncclCommRegister", newer<int (*)(void*, void*, size_t, void**)>("ncclCommRegister")(
                                  comm_, p, kCount * sizeof(float), &handle));
   }
-  void publish(const float* p) const {
-    const auto register_mask = reinterpret_cast<decltype(&prunex_register_mask)>(
-        ::dlsym(library_, "prunex_register_mask"));
-    const auto last_error =
-        reinterpret_cast<decltype(&prunex_last_error)>(::dlsym(library_, "prunex_last_error"));
-    if (register_mask == nullptr || last_error == nullptr) {
-      give_up("libprunex", "does not export prunex_register_mask");
-    }
-    const int64_t sizes[] = {static_cast<int64_t>(kRows), static_cast<int64_t>(kColumns)};
-    prunex_tensor_t tensor{};
-    tensor.struct_size = sizeof tensor;
-    tensor.dtype = PRUNEX_FLOAT32;
-    tensor.ndim = 2;
-    tensor.sizes = sizes;
-    std::vector<uint8_t> rows(kRows);
-    for (size_t r = 0; r < kRows; ++r) {
-      rows[r] = kept(r) ? 1 : 0;
-    }
-    prunex_mask_desc_t desc{};
-    desc.struct_size = sizeof desc;
-    desc.kind = PRUNEX_MASK_DIMS;
-    desc.declared_kept = -1;
-    desc.keep[0] = rows.data();
-    desc.keep_len[0] = rows.size();
-    prunex_mask_t mask = 0;
-    if (register_mask(p, &tensor, &desc, &mask) != PRUNEX_SUCCESS) {
-      give_up("prunex_register_mask", last_error());
-    }
-  }
-  void copy(void* to, const void* from) const {
-    cuda("copy", cuda_->copy(to, from, kCount * sizeof(float), stream_));
-    cuda("synchronize", cuda_->stream_synchronize(stream_));
-  }
-
   const Case& case_;
   const int rank_;
-  const cuda::Table* cuda_ = nullptr;
+  const Gpu gpu_;
   device::NcclApi nccl_;
-  void *library_ = nullptr, *stream_ = nullptr;
   device::nccl::Comm comm_ = nullptr;
 };
 
@@ -227,7 +141,10 @@ void await_counts(const Places& places, const Case& one, int rank) {
 
 }  // namespace
 
-void be_rank(const Places& places, const Case& one, int rank, const int* pipe) {
+void be_rank(const Places& places, const Case& one, int rank, const int* pipe, double seconds) {
+  if (one.device_ranks > 0) {
+    be_device_rank(places, one, rank, pipe, seconds);
+  }
   set_environment(places, one, rank);
   Rank me(places, one, rank);
   me.connect(pipe[0], pipe[1]);

@@ -38,6 +38,12 @@ const char* name_of(Way way) {
       return "coll";
     case Way::compact:
       return "compact";
+    case Way::device:
+      return "device";
+    case Way::device_compact:
+      return "device_compact";
+    case Way::violated:
+      return "violated";
   }
   return "?";
 }
@@ -54,6 +60,9 @@ void Counts::add(const Counts& o) {
   coll_union += o.coll_union;
   coll_bytes += o.coll_bytes;
   coll_wire += o.coll_wire;
+  device += o.device;
+  device_compact += o.device_compact;
+  device_violated += o.device_violated;
 }
 
 std::string file_of(const Places& places, const Case& one, int rank, const char* suffix) {
@@ -78,6 +87,9 @@ Counts read_counts(const std::string& metrics_file) {
       {"prunex_coll_union_total ", &c.coll_union},
       {"prunex_coll_logical_bytes_total ", &c.coll_bytes},
       {"prunex_coll_wire_bytes_total ", &c.coll_wire},
+      {"prunex_device_calls_total ", &c.device},
+      {"prunex_device_compact_total ", &c.device_compact},
+      {"prunex_device_violations_total ", &c.device_violated},
   };
   std::ifstream file(metrics_file);
   for (std::string line; std::getline(file, line);) {
@@ -90,7 +102,26 @@ Counts read_counts(const std::string& metrics_file) {
   return c;
 }
 
+namespace {
+
+std::string fault_of_device(const Case& one, const Counts& c) {
+  const bool taken = one.way == Way::device_compact ? c.device_compact == kRounds
+                     : one.way == Way::violated     ? c.device_violated > 0 && c.device_compact == 0
+                                                    : c.device_compact == 0;
+  if (c.device == kRounds && taken) {
+    return "";
+  }
+  return strf("nothing travelled as %s (%" PRIu64 " calls: %" PRIu64 " compact, %" PRIu64
+              " violations)",
+              name_of(one.way), c.device, c.device_compact, c.device_violated);
+}
+
+}  // namespace
+
 std::string fault_of(const Case& one, const Counts& c) {
+  if (one.device_ranks > 0) {
+    return fault_of_device(one, c);
+  }
   // A ring of two sends a buffer's worth from each rank; half of it leaves room for other shapes.
   constexpr uint64_t kLeast = kRounds * kBytes / 2;
   const uint64_t carried = one.collnet ? c.coll_bytes : c.net_bytes;
@@ -131,7 +162,9 @@ std::string json_of(const Outcome& o) {
          number("net_wire", c.net_wire) + ", ";
   out += number("coll", c.coll) + ", " + number("coll_dense", c.coll_dense) + ", " +
          number("coll_union", c.coll_union) + ", " + number("coll_masked", c.coll_masked) + ", " +
-         number("coll_bytes", c.coll_bytes) + ", " + number("coll_wire", c.coll_wire) + "}}";
+         number("coll_bytes", c.coll_bytes) + ", " + number("coll_wire", c.coll_wire) + ", ";
+  out += number("device", c.device) + ", " + number("device_compact", c.device_compact) + ", " +
+         number("device_violated", c.device_violated) + "}}";
   return out;
 }
 

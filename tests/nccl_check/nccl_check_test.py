@@ -16,6 +16,7 @@ import time
 import uuid
 
 LIMIT = 60  # seconds: no run here takes longer
+CASES = 15
 CHECK = os.environ["NCCL_CHECK"]
 LIBRARIES = [pathlib.Path(p) for p in os.environ["NCCL_CHECK_LIBRARIES"].split(":")]
 
@@ -81,12 +82,17 @@ def expect(condition, *shown):
 def all_ways_are_taken(place):
     done = place.run(20, 50)
     expect(done.code == 0, done.out)
-    expect(len(done.cases) == 9 and all(c["result"] == "pass" for c in done.cases.values()), done.out)
+    expect(len(done.cases) == CASES and all(c["result"] == "pass" for c in done.cases.values()), done.out)
     counted = {name: case["counted"] for name, case in done.cases.items()}
     expect(counted["net-masked"]["zero_block"] > 0 and counted["net-masked"]["masked"] == 0, counted)
     expect(counted["net-staged-registered-masked"]["masked"] > 0, counted)
     expect(counted["net"]["coll"] == 0 and counted["collnet"]["coll"] > 0, counted)
     expect(counted["collnet-masked"]["coll_union"] > 0, counted)
+    # Five rounds of two or four ranks.
+    expect(counted["device"]["device"] == 10 and counted["device"]["device_compact"] == 0, counted)
+    for name in ("project", "lossless"):
+        expect(counted["device-nodes-of-two-" + name]["device_compact"] == 20, counted)
+    expect(counted["device-nodes-of-two-violated"]["device_violated"] >= 4, counted)
     # Five rounds of 4 MiB from each of two ranks.
     expect(counted["net"]["net_bytes"] == 10 * (4 << 20), counted)
 
@@ -108,7 +114,7 @@ def a_rank_that_dies(place):
 
 def all_time_is_over(place):
     done = place.run(3, 12, fault="hang")
-    expect(done.code == 1 and len(done.cases) == 9, done.out)
+    expect(done.code == 1 and len(done.cases) == CASES, done.out)
     results = [case["result"] for case in done.cases.values()]
     expect(results[0] == "fail" and results[-1] == "skip" and "pass" not in results, results)
     expect(done.seconds < 20, done.seconds)
@@ -145,6 +151,18 @@ def another_network(place):
 def net_for_collnet(place):
     done = place.run(20, 50, "collnet", fault="no-coll")
     expect(done.code == 1 and "CollNet has carried 0 bytes" in done.cases["collnet"]["fault"], done.out)
+
+
+def a_device_rank_that_dies(place):
+    name = "device-nodes-of-two-project"
+    done = place.run(20, 50, name, "device", fault=f"crash:nccl-{name}-3.log")
+    expect(done.code == 1 and done.cases["device"]["result"] == "pass", done.out)
+    expect(f"rank 3 died of signal {signal.SIGABRT:d}" in done.cases[name]["fault"], done.out)
+
+
+def a_wrong_device_sum(place):
+    done = place.run(20, 50, "device", fault="wrong:nccl-device-1.log")
+    expect(done.code == 1 and "rank 1: wrong sum: round 0, element 7" in done.cases["device"]["fault"], done.out)
 
 
 def no_masked_message(place):

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stand-in for libnccl.so.2 between two processes, that moves data through the network plugin
+// A stand-in for libnccl.so.2 between processes. Two of them move sums through the network plugin
 // which NCCL_NET_PLUGIN names, as NCCL does: from buffers of its own, or from registered ones where
-// the plugin takes device memory; by CollNet where NCCL_ALGO says so. Device memory is the CUDA
+// the plugin takes device memory; by CollNet where NCCL_ALGO says so. Without a plugin ("none") any
+// number of them share memory, and the other collectives are there, too. Device memory is the CUDA
 // stand-in's. A call is over when it returns.
 //
 // STANDIN_FAULT=KIND[:FILE] does something wrong, where NCCL_DEBUG_FILE is FILE or everywhere:
@@ -34,13 +35,12 @@ using prunex::nccl::kPtrCuda;
 using prunex::nccl::kPtrHost;
 using prunex::nccl::kSuccess;
 
-constexpr int kInternalError = 3, kInvalidUsage = 5, kVersion = 12, kFloat = 7;
+constexpr int kInternalError = 3, kInvalidUsage = 5, kVersion = 12, kFloat = 7, kUint64 = 5;
 constexpr size_t kChunk = size_t{1} << 20;
 
 struct Shared {
   Board board;
-  std::atomic<uint32_t> given[2], taken[2];
-  std::byte chunk[2][kChunk];
+  std::byte chunk[kMaxRanks][kChunk];
 };
 
 const prunex::cuda::Table& cuda() {
@@ -72,11 +72,12 @@ class Comm {
   Comm(const UniqueId& id, int rank, int size) {
     const int fd = ::open(id.bytes, O_RDWR | O_CLOEXEC);
     void* const memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    PRUNEX_MUST(fd >= 0 && memory != MAP_FAILED && size == 2, "%s", id.bytes);
+    PRUNEX_MUST(fd >= 0 && memory != MAP_FAILED && size <= kMaxRanks, "%s", id.bytes);
     ::close(fd);
     shared_ = static_cast<Shared*>(memory);
     rank_ = std::make_unique<Rank>(shared_->board, rank, size);
-    if (!fault("fallback")) {
+    if (!fault("fallback") && variable("NCCL_NET_PLUGIN") != "none") {
+      PRUNEX_MUST(size == 2);
       open();
     }
   }
@@ -91,20 +92,52 @@ class Comm {
     }
   }
 
-  void all_reduce(const float* send, float* recv, size_t count) {
-    for (size_t at = 0; at < count * 4; at += kChunk) {
-      const size_t bytes = std::min(kChunk, count * 4 - at);
-      const auto* const from = reinterpret_cast<const std::byte*>(send) + at;
-      auto* const to = reinterpret_cast<std::byte*>(recv) + at;
+  void all_reduce(const std::byte* send, std::byte* recv, size_t bytes, int type) {
+    for (size_t at = 0; at < bytes; at += kChunk) {
+      const size_t some = std::min(kChunk, bytes - at);
       if (net_ == nullptr) {
-        by_memory(from, to, bytes);
+        share(send + at, some);
+        sum(recv + at, some, type);
+        rank_->barrier();
       } else if (coll_ != nullptr) {
-        by_coll(from, to, bytes);
+        by_coll(send + at, recv + at, some);
       } else {
-        by_net(send, recv, at, bytes);
+        by_net(send, recv, at, some);
       }
     }
-    recv[7] += fault("wrong") ? 1.0f : 0.0f;
+    if (fault("wrong")) {
+      reinterpret_cast<float*>(recv)[7] += 1.0f;
+    }
+  }
+
+  // Only through shared memory. A part is what one rank has of it, of `bytes`.
+  void reduce(const std::byte* send, std::byte* recv, size_t bytes, int type, int root) {
+    for (size_t at = 0; at < bytes; at += kChunk) {
+      const size_t some = std::min(kChunk, bytes - at);
+      share(send + at, some);
+      if (rank_->rank() == root) {
+        sum(recv + at, some, type);
+      }
+      rank_->barrier();
+    }
+  }
+  void reduce_scatter(const std::byte* send, std::byte* recv, size_t bytes, int type) {
+    for (int part = 0; part < rank_->size(); ++part) {
+      reduce(send + static_cast<size_t>(part) * bytes, recv, bytes, type, part);
+    }
+  }
+  void broadcast(const std::byte* send, std::byte* recv, size_t bytes, int root) {
+    for (size_t at = 0; at < bytes; at += kChunk) {
+      const size_t some = std::min(kChunk, bytes - at);
+      share(rank_->rank() == root ? send + at : recv + at, some);
+      std::memcpy(recv + at, shared_->chunk[root], some);
+      rank_->barrier();
+    }
+  }
+  void all_gather(const std::byte* send, std::byte* recv, size_t bytes) {
+    for (int part = 0; part < rank_->size(); ++part) {
+      broadcast(send, recv + static_cast<size_t>(part) * bytes, bytes, part);
+    }
   }
 
   void close() {
@@ -180,22 +213,37 @@ class Comm {
     use(chain_in_, &chain_in_mr_);
   }
 
-  static void add(std::byte* to, const std::byte* a, const std::byte* b, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += 4) {
-      float x = 0, y = 0;
-      std::memcpy(&x, a + i, 4);
-      std::memcpy(&y, b + i, 4);
+  template <class T>
+  static void add_as(std::byte* to, const std::byte* a, const std::byte* b, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += sizeof(T)) {
+      T x{}, y{};
+      std::memcpy(&x, a + i, sizeof x);
+      std::memcpy(&y, b + i, sizeof y);
       x += y;
-      std::memcpy(to + i, &x, 4);
+      std::memcpy(to + i, &x, sizeof x);
+    }
+  }
+  static void add(std::byte* to, const std::byte* a, const std::byte* b, size_t bytes,
+                  int type = kFloat) {
+    type == kUint64 ? add_as<uint64_t>(to, a, b, bytes) : add_as<float>(to, a, b, bytes);
+  }
+  void share(const std::byte* from, size_t bytes) {
+    std::memcpy(shared_->chunk[rank_->rank()], from, bytes);
+    rank_->barrier();
+  }
+  void sum(std::byte* to, size_t bytes, int type) {
+    std::memcpy(to, shared_->chunk[0], bytes);
+    for (int r = 1; r < rank_->size(); ++r) {
+      add(to, to, shared_->chunk[r], bytes, type);
     }
   }
 
-  void by_net(const float* send, float* recv, size_t at, size_t bytes) {
-    const auto mine = registered_.find(const_cast<float*>(send));
+  void by_net(const std::byte* send, std::byte* recv, size_t at, size_t bytes) {
+    const auto mine = registered_.find(send);
     const auto target = registered_.find(recv);
     const bool direct = mine != registered_.end() && target != registered_.end();
-    std::byte* from = reinterpret_cast<std::byte*>(const_cast<float*>(send)) + at;
-    std::byte* const result = reinterpret_cast<std::byte*>(recv) + at;
+    auto* const from = const_cast<std::byte*>(send) + at;
+    std::byte* const result = recv + at;
     if (!direct) {
       std::memcpy(out_, from, bytes);
     }
@@ -248,14 +296,6 @@ class Comm {
     std::memcpy(to, chain_in_.data(), bytes);
   }
 
-  void by_memory(const std::byte* from, std::byte* to, size_t bytes) {
-    const int self = rank_->rank();
-    std::memcpy(shared_->chunk[self], from, bytes);
-    rank_->barrier();
-    add(to, from, shared_->chunk[1 - self], bytes);
-    rank_->barrier();
-  }
-
   Shared* shared_ = nullptr;
   std::unique_ptr<Rank> rank_;
   std::unique_ptr<HostNet> net_;
@@ -265,7 +305,7 @@ class Comm {
   void *chain_ = nullptr, *chain_out_mr_ = nullptr, *chain_in_mr_ = nullptr;
   std::byte *out_ = nullptr, *in_ = nullptr;
   std::vector<std::byte> chain_out_, chain_in_;
-  std::map<void*, std::pair<void*, void*>> registered_;
+  std::map<const void*, std::pair<void*, void*>> registered_;
 };
 
 template <class Body>
@@ -300,9 +340,15 @@ EXPORT int ncclGetUniqueId(UniqueId* id) {
 EXPORT int ncclCommInitRank(void** comm, int size, UniqueId id, int rank) {
   return guarded([&] { *comm = new Comm(id, rank, size); });
 }
-EXPORT int ncclAllReduce(const void* send, void* recv, size_t count, int type, int op, void* comm,
-                         void* stream) {
-  if (type != kFloat || op != 0) {
+
+namespace {
+
+constexpr size_t bytes_of(size_t count, int type) { return count * (type == kUint64 ? 8 : 4); }
+
+template <class Body>
+int collective(int type, int op, void* comm, void* stream, const Body& body) {
+  if ((type != kFloat && type != kUint64) || op != 0) {
+    std::fprintf(stderr, "stand-in for NCCL: type %d, operation %d\n", type, op);
     return kInvalidUsage;
   }
   if (fault("hang")) {
@@ -313,8 +359,41 @@ EXPORT int ncclAllReduce(const void* send, void* recv, size_t count, int type, i
   }
   return guarded([&] {
     PRUNEX_MUST(cuda().stream_synchronize(stream) == 0);
-    static_cast<Comm*>(comm)->all_reduce(static_cast<const float*>(send), static_cast<float*>(recv),
-                                         count);
+    body(*static_cast<Comm*>(comm));
+  });
+}
+const std::byte* from(const void* p) { return static_cast<const std::byte*>(p); }
+std::byte* to(void* p) { return static_cast<std::byte*>(p); }
+
+}  // namespace
+
+EXPORT int ncclAllReduce(const void* send, void* recv, size_t count, int type, int op, void* comm,
+                         void* stream) {
+  return collective(type, op, comm, stream, [&](Comm& c) {
+    c.all_reduce(from(send), to(recv), bytes_of(count, type), type);
+  });
+}
+EXPORT int ncclReduce(const void* send, void* recv, size_t count, int type, int op, int root,
+                      void* comm, void* stream) {
+  return collective(type, op, comm, stream, [&](Comm& c) {
+    c.reduce(from(send), to(recv), bytes_of(count, type), type, root);
+  });
+}
+EXPORT int ncclReduceScatter(const void* send, void* recv, size_t count, int type, int op,
+                             void* comm, void* stream) {
+  return collective(type, op, comm, stream, [&](Comm& c) {
+    c.reduce_scatter(from(send), to(recv), bytes_of(count, type), type);
+  });
+}
+EXPORT int ncclAllGather(const void* send, void* recv, size_t count, int type, void* comm,
+                         void* stream) {
+  return collective(type, 0, comm, stream,
+                    [&](Comm& c) { c.all_gather(from(send), to(recv), bytes_of(count, type)); });
+}
+EXPORT int ncclBroadcast(const void* send, void* recv, size_t count, int type, int root, void* comm,
+                         void* stream) {
+  return collective(type, 0, comm, stream, [&](Comm& c) {
+    c.broadcast(from(send), to(recv), bytes_of(count, type), root);
   });
 }
 EXPORT int ncclCommRegister(void* comm, void* data, size_t bytes, void** handle) {
@@ -335,10 +414,5 @@ EXPORT int ncclCommGetAsyncError(void*, int* error) {
 }
 EXPORT const char* ncclGetErrorString(int) { return "an error of the stand-in"; }
 
-// Not used here, but NCCL has them.
-EXPORT int ncclReduce() { return kInvalidUsage; }
-EXPORT int ncclReduceScatter() { return kInvalidUsage; }
-EXPORT int ncclAllGather() { return kInvalidUsage; }
-EXPORT int ncclBroadcast() { return kInvalidUsage; }
 EXPORT int ncclGroupStart() { return 0; }
 EXPORT int ncclGroupEnd() { return 0; }
