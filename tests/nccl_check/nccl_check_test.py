@@ -15,7 +15,7 @@ import tempfile
 import time
 import uuid
 
-LIMIT = 60  # seconds: no run here takes longer
+LIMIT = 150  # seconds: no run here takes longer
 CASES = 15
 CHECK = os.environ["NCCL_CHECK"]
 LIBRARIES = [pathlib.Path(p) for p in os.environ["NCCL_CHECK_LIBRARIES"].split(":")]
@@ -80,7 +80,7 @@ def expect(condition, *shown):
 
 
 def all_ways_are_taken(place):
-    done = place.run(20, 50)
+    done = place.run(60, 140)
     expect(done.code == 0, done.out)
     expect(len(done.cases) == CASES and all(c["result"] == "pass" for c in done.cases.values()), done.out)
     counted = {name: case["counted"] for name, case in done.cases.items()}
@@ -98,11 +98,11 @@ def all_ways_are_taken(place):
 
 
 def a_rank_that_hangs(place):
-    done = place.run(3, 40, "net", "net-masked", "collnet", fault="hang:nccl-net-masked-1.log")
+    done = place.run(12, 80, "net", "net-masked", "collnet", fault="hang:nccl-net-masked-1.log")
     expect(done.code == 1, done.out)
     results = {name: case["result"] for name, case in done.cases.items()}
     expect(results == {"net": "pass", "net-masked": "fail", "collnet": "pass"}, done.out)
-    expect("not done after 3 s" in done.cases["net-masked"]["fault"], done.out)
+    expect("not done after 12 s" in done.cases["net-masked"]["fault"], done.out)
 
 
 def a_rank_that_dies(place):
