@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Everything of PruneX that needs an NVIDIA GPU, on a machine that has one and little else: builds the
 # CUDA library for that GPU, runs its tests (also under compute-sanitizer), the pack benchmark, and NCCL
-# itself over the plugin with two processes on the one GPU.
+# itself over the plugin with two processes on the one GPU; DDP, too, where there is a PyTorch for it.
 #
 #   scripts/gpu-check.sh [--out FOLDER] [--quick] [--seconds N] [--step-seconds N] [--no-build] [--build FOLDER]
 #   scripts/gpu-check.sh --prepare | --bundle FILE.tar.gz
@@ -160,6 +160,11 @@ nccl_steps() {
   LD_LIBRARY_PATH=$repo_root/$build${folder:+:$folder}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
     "$build/nccl_check" "$repo_root/$build/libprunex-cuda.so" "$repo_root/$build/libprunex.so" "$out" 30 "$1"
 }
+# DDP with CUDA gradients, where there is a PyTorch for it.
+torch_ddp() {
+  PYTHONPATH=$repo_root/python PYTHONDONTWRITEBYTECODE=1 PRUNEX_LIBRARY=$repo_root/$build/libprunex.so \
+    python3 python/tests/ddp_device.py
+}
 no_gpu() { echo "no NVIDIA GPU here" && return 77; }
 ask_gpu() { nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader; }
 
@@ -179,7 +184,8 @@ mkdir -p "$build" "$out"
 build=$(realpath --relative-to=. "$build") out=$(realpath "$out")
 rm -f "$out"/{steps.tsv,pack.json,nccl.json,device.json,gpu-check.json} "$out"/*.log
 export -f have say die first_with python_paths nccl_folder library_sources test_sources gencode commands object_name \
-  cores compile_all link_plugin link_all device_tests emulated_tests sanitizer_tests pack_bench nccl_steps no_gpu ask_gpu
+  cores compile_all link_plugin link_all device_tests emulated_tests sanitizer_tests pack_bench nccl_steps torch_ddp \
+  no_gpu ask_gpu
 trap report EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
@@ -198,13 +204,14 @@ fi
 export TEST_CUDA_LIBRARY=$repo_root/$build/libprunex-cuda.so
 step emulated 60 emulated_tests || true
 if [[ $gpu == none ]]; then
-  for name in device pack nccl sanitizer; do step $name 5 no_gpu || true; done
+  for name in device pack nccl torch sanitizer; do step $name 5 no_gpu || true; done
 else
   step device 120 device_tests || true
   step pack 60 pack_bench || true
   rest=$(left)
   ((rest < 150)) || rest=150
   step nccl "$rest" nccl_steps $((rest > 12 ? rest - 10 : 2)) || true
+  step torch 90 torch_ddp || true
   step sanitizer 90 sanitizer_tests || true
 fi
 exit $failed

@@ -31,7 +31,9 @@ find_cuda() {
 nccl_folder() {
   local candidates=("${NCCL_HOME:-/none}/lib")
   mapfile -t -O 1 candidates < <(python_paths | sed 's|$|/nvidia/nccl/lib|')
-  first_with libnccl.so.2 "${candidates[@]}" || true
+  first_with libnccl.so.2 "${candidates[@]}" && return
+  # Of a Python that is not the one on the PATH.
+  timeout 20 find /usr /opt /home /root -path /proc -prune -o -name libnccl.so.2 -printf '%h\n' -quit 2>/dev/null || true
 }
 
 # Sets and exports what the functions below use: cuda, cccl, runtime, gtest, includes, version.

@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -247,6 +251,15 @@ def test_compressed_gradients_are_widened_on_the_reductions_stream(dtype, op):
     ]
     assert copied == [(dtype, "side")]
     assert fake.log.index(("side", "waits for", "current")) < fake.log.index(("use", "side"))
+
+
+def test_the_program_for_gpus_runs_on_a_cpu():
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("ddp_device.py")), "--device", "cpu", "--only", "hook"],
+        capture_output=True, text=True, timeout=120, check=False,
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)),
+    )  # fmt: skip
+    assert done.returncode == 0 and "hook on cpu: all is well" in done.stdout, done
 
 
 # ---- where there is no device path
