@@ -71,7 +71,7 @@ limited() {
   local seconds=$1 code=0 end
   shift
   if declare -F "$1" >/dev/null; then set -- bash -euo pipefail -c '"$@"' _ "$@"; fi
-  setsid "$@" </dev/null &
+  setsid "$@" </dev/null 3>&- 4>&- &
   running=$!
   end=$(awk -v a="$(now)" -v s="$seconds" 'BEGIN { printf "%.3f", a + s }')
   while kill -0 "$running" 2>/dev/null; do
@@ -91,11 +91,17 @@ limited() {
   return $code
 }
 
+# record RESULT NOTE: of the current step.
+record() {
+  printf '%s\t%s\t%s\t%s\n' "$current" "$1" "$(since "$begin")" "${2:0:200}" >>"$out/steps.tsv"
+  printf '%-12s %-5s %7s s  %s\n' "$current" "$1" "$(since "$begin")" "${2:0:100}"
+  current=''
+}
 # step NAME SECONDS COMMAND...: output to FOLDER/NAME.log; 77 is a skip, and the last line says why.
 step() {
-  local name=$1 seconds=$2 begin code=0 note='' result rest
+  local name=$1 seconds=$2 code=0 note='' result rest
   shift 2
-  begin=$(now)
+  current=$name begin=$(now)
   rest=$(left)
   ((seconds <= rest)) || seconds=$rest
   ((seconds <= step_limit)) || seconds=$step_limit
@@ -116,8 +122,7 @@ step() {
     failed=1
     tail -n 30 "$out/$name.log" >&2
   fi
-  printf '%s\t%s\t%s\t%s\n' "$name" "$result" "$(since "$begin")" "${note:0:200}" >>"$out/steps.tsv"
-  printf '%-12s %-5s %7s s  %s\n' "$name" "$result" "$(since "$begin")" "${note:0:100}"
+  record "$result" "$note"
   [[ $result == pass ]]
 }
 
@@ -172,14 +177,17 @@ ask_gpu() { nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader; }
 report() {
   local code=$?
   trap - EXIT INT TERM
+  exec >&3 2>&4 # a step's output may be redirected where a signal comes
   end_running KILL
   running=''
+  [[ -z $current ]] || record FAIL "ended from outside"
   PRUNEX_GPU=$gpu PRUNEX_ARCH=$arch PRUNEX_SECONDS=$(since "$started") \
     limited 20 python3 scripts/gpu_report.py "$out" || code=1
   exit "$code"
 }
 
-failed=0
+failed=0 current='' begin=0
+exec 3>&1 4>&2
 mkdir -p "$build" "$out"
 build=$(realpath --relative-to=. "$build") out=$(realpath "$out")
 rm -f "$out"/{steps.tsv,pack.json,nccl.json,device.json,gpu-check.json} "$out"/*.log

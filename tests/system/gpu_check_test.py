@@ -174,8 +174,9 @@ def ended_from_outside(machine):
         out, _ = run.communicate(timeout=30)
     expect(run.returncode == 143, run.returncode, out)
     expect(not machine.left(), machine.left())
-    names = [step["name"] for step in machine.report()["steps"]]
-    expect(names == ["emulated", "device"], names)
+    steps = {step["name"]: step["result"] for step in machine.report()["steps"]}
+    expect(steps == {"emulated": "pass", "device": "pass", "pack": "fail"}, steps)
+    expect("ended from outside" in out[out.rindex("\nwhat "):], out)
 
 
 def usage(machine):
