@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from datetime import timedelta
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
@@ -27,7 +26,7 @@ from ..layout import Layout
 from .backend_cuda import CudaReducer, op_name
 from .bucket_masks import BucketMasks
 from .masked import MaskedParameters
-from .world import Completer
+from .world import Completer, keep_alive
 
 __all__ = ["register_backend", "use_masks", "PrunexProcessGroup"]
 
@@ -46,12 +45,6 @@ def _raw(flat: torch.Tensor) -> torch.Tensor:
         if flat.is_complex()
         else (flat.view(torch.uint8))
     )
-
-
-# Old torch (2.0 for one; 2.13 does not) forgets the Python half of a Work that only C++ holds: wait()
-# is the base class's then, and never ends. There the latest works are kept.
-_FORGETS = tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 6)
-_kept: "deque[Work]" = deque()
 
 
 class _Work(Work):
@@ -74,10 +67,7 @@ class _Work(Work):
         self._finish = finish
         self._lock = threading.Lock()
         self._future: Any = None
-        if _FORGETS:
-            _kept.append(self)
-            while len(_kept) > 16 and _kept[0].is_completed():
-                _kept.popleft()
+        keep_alive(self)
 
     def _end(self) -> List[torch.Tensor]:
         with self._lock:

@@ -18,6 +18,7 @@ from .._library import check, optional
 from ..communicator import Communicator
 from ..errors import Unsupported
 from ..layout import Layout
+from .world import keep_alive
 
 __all__ = ["TorchCuda", "DevicePath", "DeviceWork"]
 
@@ -55,6 +56,7 @@ class DeviceWork(Work):
     def __init__(self, cuda: TorchCuda, event: Any, future: Any, device: torch.device) -> None:
         super().__init__()
         self._cuda, self._event, self._future, self._device = cuda, event, future, device
+        keep_alive(self)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         self._cuda.current_stream(self._device).wait_event(self._event)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from datetime import timedelta
 from typing import Any, Callable, Optional, Tuple, Union
 
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from ..communicator import Communicator, Request
 from ..errors import InvalidArgument
 
-__all__ = ["communicator", "Completer"]
+__all__ = ["communicator", "Completer", "keep_alive"]
 
 
 def communicator(
@@ -120,3 +121,17 @@ def ddp_hook(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         "return": torch.futures.Future[torch.Tensor],
     }
     return function
+
+
+# Old torch (2.0 for one; 2.13 does not) forgets the Python half of a Work that only C++ holds: wait()
+# is the base class's then, and never ends.
+_FORGETS = tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 6)
+_kept: "deque[Any]" = deque()
+
+
+def keep_alive(work: Any) -> None:
+    """Keeps the latest works, where torch needs that."""
+    if _FORGETS:
+        _kept.append(work)
+        while len(_kept) > 16 and _kept[0].is_completed():
+            _kept.popleft()
