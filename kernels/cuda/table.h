@@ -17,7 +17,7 @@
 
 namespace prunex::cuda {
 
-inline constexpr uint32_t kTableVersion = 1;
+inline constexpr uint32_t kTableVersion = 2;
 
 struct Probe {
   int devices = 0;
@@ -67,6 +67,9 @@ struct MoveCall {
   AuditRecord* record;
   void* scratch;
   void* stream;
+  // For bytes without a type: elements are what their size says, and a dropped one of which any bit
+  // is set is counted (so is -0.0).
+  bool exact = false;
 };
 
 // reduction.own >= 0: source[own] is element 0 of the plan's buffer; `move`'s `from` and `to` are

@@ -29,11 +29,11 @@ void for_each_thread(const Grid& grid, const cuda::Lowered& plan, const cuda::Ra
 
 inline void emulate_pack(const Grid& grid, const cuda::Lowered& plan, const cuda::Range& range,
                          DType type, const std::byte* buffer, std::byte* packed,
-                         cuda::AuditRecord* record) {
+                         cuda::AuditRecord* record, bool exact = false) {
   cuda::AuditRecord sum;
   cuda::with_move(cuda::move_of(type, buffer, packed), [&](auto size) {
     for_each_thread(grid, plan, range, [&](const cuda::Tile& tile, uint32_t thread) {
-      cuda::Auditor auditor{type, cuda::value_bits(type), {}};
+      cuda::Auditor auditor{type, cuda::audited_bits(type, exact), {}};
       cuda::pack_one<size()>(tile, plan.words.data(), buffer, range, packed, type, thread,
                              grid.threads, record != nullptr ? &auditor : nullptr);
       sum = cuda::merge(sum, auditor.found);
