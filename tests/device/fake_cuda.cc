@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/device/fake_cuda.h"
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -21,15 +22,40 @@ struct FakeEvent {
   std::atomic<uint64_t> asked{0}, reached{0};
 };
 
+struct Allocation {
+  size_t bytes;
+  cuda::PointerFacts facts;
+};
 std::mutex memory_mutex;
-std::map<uintptr_t, std::pair<size_t, int>> memory;  // base: bytes, device
+std::map<uintptr_t, Allocation> memory;  // by base
 std::atomic<int> alive{0}, made{0}, waits{0};
+struct {
+  std::atomic<int> packs{0}, unpacks{0}, block_packs{0}, block_unpacks{0};
+} kernel_counts;
 std::atomic<bool> held{false};
-std::atomic<int> event_fault{0};
+std::array<std::atomic<int>, kFakeCalls> faults{};
 thread_local int current_device = 0;
 thread_local bool plan_fails = false;
 
-constexpr int kOutOfMemory = 2, kNotPermittedInCapture = 900;
+constexpr int kInvalidValue = 1, kOutOfMemory = 2, kInvalidHandle = 400, kIllegalAddress = 700,
+              kNotPermittedInCapture = 900;
+
+int fault_of(FakeCall call) { return faults[static_cast<size_t>(call)]; }
+
+void wait_while_held() {
+  while (held) {
+    std::this_thread::yield();
+  }
+}
+
+void remember(void* p, size_t bytes, cuda::PointerKind kind) {
+  const std::lock_guard lock(memory_mutex);
+  memory[reinterpret_cast<uintptr_t>(p)] = {bytes + 1, {kind, current_device}};
+}
+void forget(void* p) {
+  const std::lock_guard lock(memory_mutex);
+  memory.erase(reinterpret_cast<uintptr_t>(p));
+}
 
 void count(int by) {
   alive += by;
@@ -55,8 +81,8 @@ int pointer_facts(const void* p, cuda::PointerFacts* out) {
   auto after = memory.upper_bound(at);
   if (after != memory.begin()) {
     const auto& [base, rest] = *std::prev(after);
-    if (at < base + rest.first) {
-      *out = {cuda::PointerKind::device, rest.second};
+    if (at < base + rest.bytes) {
+      *out = rest.facts;
     }
   }
   return 0;
@@ -71,12 +97,19 @@ int get_device(int* device) {
   return 0;
 }
 int allocate(void** out, size_t bytes) {
+  if (const int fault = fault_of(FakeCall::allocate)) {
+    return fault;
+  }
   *out = device_memory(bytes);
   count(1);
   return 0;
 }
 int allocate_pinned(void** out, size_t bytes) {
+  if (const int fault = fault_of(FakeCall::allocate_pinned)) {
+    return fault;
+  }
   *out = std::calloc(1, bytes);
+  remember(*out, bytes, cuda::PointerKind::pinned);
   count(1);
   return 0;
 }
@@ -86,6 +119,7 @@ int deallocate(void* p) {
   return 0;
 }
 int deallocate_pinned(void* p) {
+  forget(p);
   std::free(p);
   count(-1);
   return 0;
@@ -128,13 +162,16 @@ int event_record(void* event, void* stream) {
   if (capturing != 0) {
     return kNotPermittedInCapture;
   }
+  if (const int fault = fault_of(FakeCall::event_record)) {
+    return fault;
+  }
   auto* e = static_cast<FakeEvent*>(event);
   const uint64_t turn = ++e->asked;
   enqueue_on(stream, [e, turn] { e->reached = turn; });
   return 0;
 }
 int event_done(void* event, int* done) {
-  if (const int fault = event_fault) {
+  if (const int fault = fault_of(FakeCall::event_done)) {
     return fault;
   }
   const auto* e = static_cast<FakeEvent*>(event);
@@ -152,10 +189,11 @@ int stream_wait(void* stream, void* event) {
   return 0;
 }
 int copy(void* to, const void* from, size_t bytes, void* stream) {
+  if (const int fault = fault_of(FakeCall::copy)) {
+    return fault;
+  }
   enqueue_on(stream, [=] {
-    while (held) {
-      std::this_thread::yield();
-    }
+    wait_while_held();
     std::memcpy(to, from, bytes);
   });
   return 0;
@@ -184,17 +222,86 @@ int plan_destroy(Plan* plan) {
 }
 size_t scratch_bytes() { return 64; }
 
+// What a kernel touches must be the device's or pinned.
+bool reaches(const void* p) {
+  cuda::PointerFacts facts{};
+  (void)pointer_facts(p, &facts);
+  return facts.kind != cuda::PointerKind::host;
+}
+
+int launch(void* stream, std::atomic<int>& kernels, const void* from, const void* to) {
+  const auto* s = static_cast<FakeStream*>(static_cast<StreamLike*>(stream));
+  if (s != nullptr && s->device() != current_device) {
+    return kInvalidHandle;
+  }
+  if (!reaches(from) || !reaches(to)) {
+    return kIllegalAddress;
+  }
+  ++kernels;
+  return fault_of(FakeCall::launch);
+}
+
+const std::byte* element(const void* base, uint64_t i, DType type) {
+  return reinterpret_cast<const std::byte*>(reinterpret_cast<uintptr_t>(base) + i * size_of(type));
+}
+
 int pack(const cuda::MoveCall* call) {
+  const void* const from = element(call->from, call->range.begin, call->type);
+  if (const int fault = launch(call->stream, kernel_counts.packs, from, call->to)) {
+    return fault;
+  }
   enqueue_on(call->stream, [c = *call] {
+    wait_while_held();
     emulate_pack({}, of(c.plan).lowered, c.range, c.type, static_cast<const std::byte*>(c.from),
-                 static_cast<std::byte*>(c.to), c.record);
+                 static_cast<std::byte*>(c.to), c.record, c.exact);
   });
   return 0;
 }
 int unpack(const cuda::MoveCall* call) {
+  const void* const to = element(call->to, call->range.begin, call->type);
+  if (const int fault = launch(call->stream, kernel_counts.unpacks, call->from, to)) {
+    return fault;
+  }
   enqueue_on(call->stream, [c = *call] {
+    wait_while_held();
     emulate_unpack({}, of(c.plan).lowered, c.range, c.type, static_cast<const std::byte*>(c.from),
                    static_cast<std::byte*>(c.to));
+  });
+  return 0;
+}
+
+size_t block_scratch_bytes(size_t blocks) { return blocks; }
+bool valid(const cuda::BlockCall& c) {
+  return cuda::address_mod(c.packed, 16) == 0 && cuda::address_mod(c.bits, 8) == 0 &&
+         c.scratch_bytes >= block_scratch_bytes(c.blocks) && reaches(c.bits) && reaches(c.scratch);
+}
+int pack_blocks(const cuda::BlockCall* call) {
+  if (!valid(*call)) {
+    return kInvalidValue;
+  }
+  if (const int fault = launch(call->stream, kernel_counts.block_packs, call->from, call->packed)) {
+    return fault;
+  }
+  enqueue_on(call->stream, [c = *call] {
+    wait_while_held();
+    emulate_pack_blocks(c);
+  });
+  return 0;
+}
+int unpack_blocks(const cuda::BlockCall* call) {
+  if (!valid(*call)) {
+    return kInvalidValue;
+  }
+  if (call->blocks == 0) {
+    return 0;
+  }
+  if (const int fault =
+          launch(call->stream, kernel_counts.block_unpacks, call->packed, call->from)) {
+    return fault;
+  }
+  enqueue_on(call->stream, [c = *call] {
+    wait_while_held();
+    emulate_unpack_blocks(c);
   });
   return 0;
 }
@@ -243,12 +350,15 @@ cuda::Table make_table() {
   t.pack = pack;
   t.unpack = unpack;
   t.reduce = reduce;
+  t.block_scratch_bytes = block_scratch_bytes;
+  t.pack_blocks = pack_blocks;
+  t.unpack_blocks = unpack_blocks;
   return t;
 }
 
 }  // namespace
 
-FakeStream::FakeStream() : thread_([this] { serve(); }) {}
+FakeStream::FakeStream() : device_(current_device), thread_([this] { serve(); }) {}
 
 FakeStream::~FakeStream() {
   {
@@ -312,22 +422,22 @@ const cuda::Table& fake_cuda() {
 
 std::byte* device_memory(size_t bytes) {
   void* p = std::aligned_alloc(256, (bytes + 511) / 256 * 256);
-  const std::lock_guard lock(memory_mutex);
-  memory[reinterpret_cast<uintptr_t>(p)] = {bytes + 1, current_device};
+  remember(p, bytes, cuda::PointerKind::device);
   return static_cast<std::byte*>(p);
 }
 
 void free_device_memory(void* p) {
-  {
-    const std::lock_guard lock(memory_mutex);
-    memory.erase(reinterpret_cast<uintptr_t>(p));
-  }
+  forget(p);
   std::free(p);
 }
 
 FakeCounts fake_counts() { return {alive, made, waits}; }
 void hold_copies(bool hold) { held = hold; }
-void fail_events(int error) { event_fault = error; }
+FakeKernels fake_kernels() {
+  return {kernel_counts.packs, kernel_counts.unpacks, kernel_counts.block_packs,
+          kernel_counts.block_unpacks};
+}
+void fail_calls(FakeCall call, int error) { faults[static_cast<size_t>(call)] = error; }
 void fail_next_plan() { plan_fails = true; }
 
 }  // namespace prunex::test

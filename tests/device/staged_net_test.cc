@@ -71,7 +71,9 @@ class StagedNet : public testing::Test {
   }
   void TearDown() override {
     hold_copies(false);
-    fail_events(0);
+    for (size_t call = 0; call < kFakeCalls; ++call) {
+      fail_calls(static_cast<FakeCall>(call), 0);
+    }
     if (send_ != nullptr) {
       disconnect();
     }
@@ -293,7 +295,7 @@ TEST_F(StagedNet, an_error_of_the_device_ends_the_connection) {
   connect();
   hold_copies(true);
   void* const sending = isend(0, 1000);
-  fail_events(700);
+  fail_calls(FakeCall::event_done, 700);
   int sent = 0;
   EXPECT_NE(net().test(sending, &sent, nullptr), nccl::kSuccess);
   EXPECT_EQ(sent, 0);
