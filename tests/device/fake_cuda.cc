@@ -7,17 +7,13 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <utility>
 
-#include "tests/cuda/emulate.h"
+#include "tests/device/fake_state.h"
 
 namespace prunex::test {
 namespace {
 
-using cuda::Plan;
-
-struct FakePlan {
-  cuda::Lowered lowered;
-};
 struct FakeEvent {
   std::atomic<uint64_t> asked{0}, reached{0};
 };
@@ -29,24 +25,9 @@ struct Allocation {
 std::mutex memory_mutex;
 std::map<uintptr_t, Allocation> memory;  // by base
 std::atomic<int> alive{0}, made{0}, waits{0};
-struct {
-  std::atomic<int> packs{0}, unpacks{0}, block_packs{0}, block_unpacks{0};
-} kernel_counts;
 std::atomic<bool> held{false};
 std::array<std::atomic<int>, kFakeCalls> faults{};
 thread_local int current_device = 0;
-thread_local bool plan_fails = false;
-
-constexpr int kInvalidValue = 1, kOutOfMemory = 2, kInvalidHandle = 400, kIllegalAddress = 700,
-              kNotPermittedInCapture = 900;
-
-int fault_of(FakeCall call) { return faults[static_cast<size_t>(call)]; }
-
-void wait_while_held() {
-  while (held) {
-    std::this_thread::yield();
-  }
-}
 
 void remember(void* p, size_t bytes, cuda::PointerKind kind) {
   const std::lock_guard lock(memory_mutex);
@@ -56,13 +37,6 @@ void forget(void* p) {
   const std::lock_guard lock(memory_mutex);
   memory.erase(reinterpret_cast<uintptr_t>(p));
 }
-
-void count(int by) {
-  alive += by;
-  made += by > 0 ? by : 0;
-}
-
-const FakePlan& of(const Plan* plan) { return *reinterpret_cast<const FakePlan*>(plan); }
 
 int probe(cuda::Probe* out) {
   *out = {4, 13000, 13000, 0};
@@ -101,7 +75,7 @@ int allocate(void** out, size_t bytes) {
     return fault;
   }
   *out = device_memory(bytes);
-  count(1);
+  count_allocation(1);
   return 0;
 }
 int allocate_pinned(void** out, size_t bytes) {
@@ -110,28 +84,28 @@ int allocate_pinned(void** out, size_t bytes) {
   }
   *out = std::calloc(1, bytes);
   remember(*out, bytes, cuda::PointerKind::pinned);
-  count(1);
+  count_allocation(1);
   return 0;
 }
 int deallocate(void* p) {
   free_device_memory(p);
-  count(-1);
+  count_allocation(-1);
   return 0;
 }
 int deallocate_pinned(void* p) {
   forget(p);
   std::free(p);
-  count(-1);
+  count_allocation(-1);
   return 0;
 }
 int stream_create(void** out) {
   *out = static_cast<StreamLike*>(new FakeStream);
-  count(1);
+  count_allocation(1);
   return 0;
 }
 int stream_destroy(void* stream) {
   delete static_cast<StreamLike*>(stream);
-  count(-1);
+  count_allocation(-1);
   return 0;
 }
 int stream_synchronize(void* stream) {
@@ -148,12 +122,12 @@ int stream_capturing(void* stream, int* capturing) {
 }
 int event_create(void** out) {
   *out = new FakeEvent;
-  count(1);
+  count_allocation(1);
   return 0;
 }
 int event_destroy(void* event) {
   delete static_cast<FakeEvent*>(event);
-  count(-1);
+  count_allocation(-1);
   return 0;
 }
 int event_record(void* event, void* stream) {
@@ -203,120 +177,6 @@ int fill(void* to, int byte, size_t bytes, void* stream) {
   return 0;
 }
 
-int plan_create(const cuda::PlanImage* image, Plan** out) {
-  if (plan_fails) {
-    plan_fails = false;
-    return kOutOfMemory;
-  }
-  auto* plan = new FakePlan;
-  plan->lowered.tiles.assign(image->tiles, image->tiles + image->num_tiles);
-  plan->lowered.words.assign(image->words, image->words + image->num_words);
-  *out = reinterpret_cast<Plan*>(plan);
-  count(1);
-  return 0;
-}
-int plan_destroy(Plan* plan) {
-  delete reinterpret_cast<FakePlan*>(plan);
-  count(-1);
-  return 0;
-}
-size_t scratch_bytes() { return 64; }
-
-// What a kernel touches must be the device's or pinned.
-bool reaches(const void* p) {
-  cuda::PointerFacts facts{};
-  (void)pointer_facts(p, &facts);
-  return facts.kind != cuda::PointerKind::host;
-}
-
-int launch(void* stream, std::atomic<int>& kernels, const void* from, const void* to) {
-  const auto* s = static_cast<FakeStream*>(static_cast<StreamLike*>(stream));
-  if (s != nullptr && s->device() != current_device) {
-    return kInvalidHandle;
-  }
-  if (!reaches(from) || !reaches(to)) {
-    return kIllegalAddress;
-  }
-  ++kernels;
-  return fault_of(FakeCall::launch);
-}
-
-const std::byte* element(const void* base, uint64_t i, DType type) {
-  return reinterpret_cast<const std::byte*>(reinterpret_cast<uintptr_t>(base) + i * size_of(type));
-}
-
-int pack(const cuda::MoveCall* call) {
-  const void* const from = element(call->from, call->range.begin, call->type);
-  if (const int fault = launch(call->stream, kernel_counts.packs, from, call->to)) {
-    return fault;
-  }
-  enqueue_on(call->stream, [c = *call] {
-    wait_while_held();
-    emulate_pack({}, of(c.plan).lowered, c.range, c.type, static_cast<const std::byte*>(c.from),
-                 static_cast<std::byte*>(c.to), c.record, c.exact);
-  });
-  return 0;
-}
-int unpack(const cuda::MoveCall* call) {
-  const void* const to = element(call->to, call->range.begin, call->type);
-  if (const int fault = launch(call->stream, kernel_counts.unpacks, call->from, to)) {
-    return fault;
-  }
-  enqueue_on(call->stream, [c = *call] {
-    wait_while_held();
-    emulate_unpack({}, of(c.plan).lowered, c.range, c.type, static_cast<const std::byte*>(c.from),
-                   static_cast<std::byte*>(c.to));
-  });
-  return 0;
-}
-
-size_t block_scratch_bytes(size_t blocks) { return blocks; }
-bool valid(const cuda::BlockCall& c) {
-  return cuda::address_mod(c.packed, 16) == 0 && cuda::address_mod(c.bits, 8) == 0 &&
-         c.scratch_bytes >= block_scratch_bytes(c.blocks) && reaches(c.bits) && reaches(c.scratch);
-}
-int pack_blocks(const cuda::BlockCall* call) {
-  if (!valid(*call)) {
-    return kInvalidValue;
-  }
-  if (const int fault = launch(call->stream, kernel_counts.block_packs, call->from, call->packed)) {
-    return fault;
-  }
-  enqueue_on(call->stream, [c = *call] {
-    wait_while_held();
-    emulate_pack_blocks(c);
-  });
-  return 0;
-}
-int unpack_blocks(const cuda::BlockCall* call) {
-  if (!valid(*call)) {
-    return kInvalidValue;
-  }
-  if (call->blocks == 0) {
-    return 0;
-  }
-  if (const int fault =
-          launch(call->stream, kernel_counts.block_unpacks, call->packed, call->from)) {
-    return fault;
-  }
-  enqueue_on(call->stream, [c = *call] {
-    wait_while_held();
-    emulate_unpack_blocks(c);
-  });
-  return 0;
-}
-int reduce(const cuda::ReduceCall* call) {
-  if (call->reduction.own >= 0) {
-    return 1;  // not used by this library's host part
-  }
-  enqueue_on(call->move.stream, [c = *call] {
-    cuda::with_accumulator(c.reduction.in, [&](auto a) {
-      cuda::reduce_flat<decltype(a)>(c.reduction, c.count, 0, 1);
-    });
-  });
-  return 0;
-}
-
 cuda::Table make_table() {
   cuda::Table t{};
   t.bytes = sizeof t;
@@ -344,19 +204,30 @@ cuda::Table make_table() {
   t.stream_wait = stream_wait;
   t.copy = copy;
   t.fill = fill;
-  t.plan_create = plan_create;
-  t.plan_destroy = plan_destroy;
-  t.scratch_bytes = scratch_bytes;
-  t.pack = pack;
-  t.unpack = unpack;
-  t.reduce = reduce;
-  t.block_scratch_bytes = block_scratch_bytes;
-  t.pack_blocks = pack_blocks;
-  t.unpack_blocks = unpack_blocks;
+  add_fake_kernels(t);
   return t;
 }
 
 }  // namespace
+
+int fault_of(FakeCall call) { return faults[static_cast<size_t>(call)]; }
+
+void wait_while_held() {
+  while (held) {
+    std::this_thread::yield();
+  }
+}
+
+void count_allocation(int by) {
+  alive += by;
+  made += by > 0 ? by : 0;
+}
+
+bool reaches(const void* p) {
+  cuda::PointerFacts facts{};
+  (void)pointer_facts(p, &facts);
+  return facts.kind != cuda::PointerKind::host;
+}
 
 FakeStream::FakeStream() : device_(current_device), thread_([this] { serve(); }) {}
 
@@ -433,11 +304,6 @@ void free_device_memory(void* p) {
 
 FakeCounts fake_counts() { return {alive, made, waits}; }
 void hold_copies(bool hold) { held = hold; }
-FakeKernels fake_kernels() {
-  return {kernel_counts.packs, kernel_counts.unpacks, kernel_counts.block_packs,
-          kernel_counts.block_unpacks};
-}
 void fail_calls(FakeCall call, int error) { faults[static_cast<size_t>(call)] = error; }
-void fail_next_plan() { plan_fails = true; }
 
 }  // namespace prunex::test
