@@ -13,6 +13,10 @@
 namespace prunex::device {
 namespace {
 
+// A launch moves a piece of a message, not the whole tensor: tiles are cut as for a buffer of so
+// many bytes, that all of the device has work.
+constexpr uint64_t kTunedBytes = uint64_t{4} << 20;
+
 DType bytes_of_size(size_t element_bytes) {
   switch (element_bytes) {
     case 8:
@@ -42,9 +46,10 @@ Result<std::shared_ptr<const MaskPlan>> MaskPlan::make(
     return tl::unexpected(layout.error());
   }
   std::shared_ptr<MaskPlan> out(new MaskPlan(table, device, mask->digest));
-  out->lowered_ = cuda::lower(
-      *layout, cuda::tile_elements(cuda::tuning_of(static_cast<uint32_t>(facts.arch)),
-                                   static_cast<uint32_t>(facts.sms), count, element_bytes));
+  const uint32_t tile = cuda::tile_elements(
+      cuda::tuning_of(static_cast<uint32_t>(facts.arch)), static_cast<uint32_t>(facts.sms),
+      std::min<uint64_t>(count, kTunedBytes / element_bytes), element_bytes);
+  out->lowered_ = cuda::lower(*layout, tile);
   auto& [elements, kept, tiles, words] = out->lowered_;
   const cuda::PlanImage image{tiles.data(), tiles.size(), words.data(), words.size()};
   if (auto made = check_cuda(table, table.plan_create(&image, &out->plan_), "making a plan");
