@@ -306,6 +306,14 @@ TEST_F(StagedKernels, metrics_say_which_way) {
         << text;
   }
   EXPECT_NE(nccl::summary(nccl::all_totals()).find("device memory: packed "), std::string::npos);
+  prunex_net_stats_t stats{};
+  stats.struct_size = sizeof stats;
+  ASSERT_EQ(prunex_net_stats(&stats), PRUNEX_SUCCESS) << prunex_last_error();
+  const nccl::Totals totals = nccl::all_totals();
+  EXPECT_GT(stats.device_packed, 0u);
+  EXPECT_EQ(stats.device_packed, totals.packed.messages);
+  EXPECT_EQ(stats.device_unpacked, totals.unpacked.messages);
+  EXPECT_EQ(stats.device_copied, totals.staged.messages);
 }
 
 }  // namespace
