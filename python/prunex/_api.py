@@ -183,7 +183,15 @@ NET_KINDS = (
     "received_zero_block",
     "received_masked",
 )
-NET_COUNTERS = ("pack_ns", "unpack_ns", "stale", "violated")
+NET_COUNTERS = (
+    "pack_ns",
+    "unpack_ns",
+    "stale",
+    "violated",
+    "device_packed",
+    "device_unpacked",
+    "device_copied",
+)
 
 
 class NetStats(Sized):
