@@ -2,244 +2,224 @@
 # SPDX-License-Identifier: Apache-2.0
 # Everything of PruneX that needs an NVIDIA GPU, on a machine that has one and little else: builds the
 # CUDA library for that GPU, runs its tests (also under compute-sanitizer), the pack benchmark, and NCCL
-# itself over the plugin with two processes on the one GPU.
+# itself over the plugin with two processes on the one GPU; DDP, too, where there is a PyTorch for it.
 #
-#   scripts/gpu-check.sh [--out FOLDER] [--quick] [--seconds N]
-#   scripts/gpu-check.sh --prepare
+#   scripts/gpu-check.sh [--out FOLDER] [--quick] [--seconds N] [--step-seconds N] [--no-build] [--build FOLDER]
+#   scripts/gpu-check.sh --prepare | --bundle FILE.tar.gz
 #
-#   --out FOLDER   logs and results; default build-gpu/results. FOLDER/gpu-check.json has all of it
-#   --quick        smaller benchmark, no compute-sanitizer
-#   --seconds N    no step starts later than that, default 420
-#   --prepare      on another machine, before the tree travels: puts the headers and libraries that the
-#                  GPU's machine may lack (GoogleTest, tl::expected, xxhash) into .gpu-check/
+#   --out FOLDER     logs and results; default build-gpu/results. FOLDER/gpu-check.json has all of it
+#   --quick          smaller benchmark, no compute-sanitizer
+#   --seconds N      everything ends within N seconds, default 450: what runs then is killed, what has
+#                    not run is skipped
+#   --step-seconds N no step longer than that; by itself each has a limit of its own
+#   --no-build       takes what an earlier run built
+#   --build FOLDER   where to build, default build-gpu
+#   --prepare        on another machine, before the tree travels: puts what the GPU's machine may lack
+#                    (tl::expected, xxhash, GoogleTest's sources) into .gpu-check/
+#   --bundle FILE    the same, and packs the tree with it into one archive
 #
-# NCCL is looked for among Python's packages (pip install nvidia-nccl-cu12 or -cu13), in $NCCL_HOME/lib and
+# NCCL is looked for in $NCCL_HOME/lib, among Python's packages (pip install nvidia-nccl-cu12 or -cu13) and
 # where the dynamic linker looks.
-# Needs g++ and nvcc (PATH, /usr/local/cuda or what scripts/build.sh --all-archs fetched); neither Meson
-# nor a network. Without a GPU it builds, skips the rest and says so. Exit status 1 if anything failed.
+# Needs g++ ($CXX), python3 and nvcc (PATH, /usr/local/cuda, Python's packages or what scripts/build.sh
+# --all-archs fetched); neither Meson nor a network. Without a GPU it builds, skips the rest and says so.
+# Every step has a time limit. Exit status 1 if anything failed.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 program="gpu-check"
 cd "$repo_root"
+# shellcheck source=scripts/gpu_build.sh
+. scripts/gpu_build.sh
 
-build=build-gpu out='' quick=false limit=420 prepare=false
-readonly carried=.gpu-check
+build=build-gpu out='' quick=false limit=450 step_limit=3600 no_build=false
+carried=.gpu-check CXX=${CXX:-g++}
 while (($#)); do
   case $1 in
     --out) out=${2:?--out needs a folder} && shift 2 ;;
-    --seconds) limit=${2:?--seconds needs a number} && shift 2 ;;
+    --build) build=${2:?--build needs a folder} && shift 2 ;;
+    --seconds | --step-seconds)
+      [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || usage_error "$1 '${2:-}': a whole number of seconds"
+      if [[ $1 == --seconds ]]; then limit=$2; else step_limit=$2; fi
+      shift 2
+      ;;
     --quick) quick=true && shift ;;
-    --prepare) prepare=true && shift ;;
+    --no-build) no_build=true && shift ;;
+    --prepare) prepare && exit 0 ;;
+    --bundle) bundle "${2:?--bundle needs a file}" && exit 0 ;;
     -h | --help) show_help && exit 0 ;;
     *) usage_error "unknown option '$1'" ;;
   esac
 done
 out=${out:-$build/results}
-
-if [[ $prepare == true ]]; then
-  mkdir -p $carried/include $carried/lib
-  for header in tl xxhash.h xxh3.h gtest; do
-    [[ ! -e /usr/include/$header ]] || cp -r "/usr/include/$header" $carried/include/
-  done
-  cp "$(g++ -print-file-name=libgtest.a)" "$(g++ -print-file-name=libgtest_main.a)" $carried/lib/
-  du -sh $carried
-  exit 0
-fi
-
-# ---- what there is --------------------------------------------------------------------------------------
-
-find_cuda() {
-  local root
-  for root in /usr/local/cuda "$repo_root/.venv-tools/cuda/nvidia/cu13" \
-    "$(dirname "$(dirname "$(readlink -f "$(command -v nvcc || echo /none/bin/nvcc)")")")"; do
-    [[ ! -x $root/bin/nvcc ]] || { echo "$root" && return 0; }
-  done
-  return 1
-}
-# first_with FILE FOLDER...: the first folder that holds the file.
-first_with() {
-  local file=$1 folder
-  for folder in "${@:2}"; do
-    [[ ! -e $folder/$file ]] || { echo "$folder" && return 0; }
-  done
-  return 1
-}
-
-started=$(now)
-spent() { awk -v a="$(since "$started")" 'BEGIN { printf "%d", a }'; }
-cuda=$(find_cuda) || die "no nvcc in /usr/local/cuda, in .venv-tools/ or on the PATH"
-fetched=$repo_root/.venv-tools/cuda/nvidia/cu13
-cccl=$(first_with cub/version.cuh "$cuda/include/cccl" "$cuda/include" "$fetched/include/cccl") ||
-  die "no CCCL headers (cub/version.cuh) under $cuda/include: scripts/build.sh --all-archs fetches them"
-runtime=$(first_with libcudart_static.a "$cuda/lib64" "$cuda/lib" "$cuda/targets/x86_64-linux/lib" "$fetched/lib") ||
-  die "no libcudart_static.a under $cuda"
-for header in tl/expected.hpp xxhash.h gtest/gtest.h; do
-  [[ -e /usr/include/$header || -e $carried/include/$header ]] ||
-    die "$header is neither installed nor in $carried/: run scripts/gpu-check.sh --prepare where it is"
-done
-
-gpu=none arch=90
-if have nvidia-smi && gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1) && [[ -n $gpu ]]; then
-  arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d '. ')
-else
-  gpu=none
-fi
-mkdir -p "$build/o" "$out"
-rm -f "$out/pack.json" "$out/nccl.json"
-
-# ---- building -----------------------------------------------------------------------------------------
-
-includes="-I. -Iinclude -idirafter $carried/include -isystem $cuda/include"
-version=$(sed -n "s/^  version: '\(.*\)',/\1/p" meson.build | head -n 1)
-
-# What libprunex.so is made of, as the build does it: hwloc and verbs where their headers are.
-library_sources() {
-  local without='/discover_hwloc_none\.cc$'
-  [[ -e /usr/include/hwloc.h ]] || without='/(hwloc_api|discover_hwloc)\.cc$'
-  if [[ -e /usr/include/infiniband/verbs.h ]]; then
-    without+='|/verbs_none\.cc$'
-  else
-    # All but devices.cc and verbs_none.cc.
-    without+='|/verbs/(device|[^/_]*[^s/_])\.cc$|/verbs/(verbs|rails|queue_pair)\.cc$'
-  fi
-  find topology plugin -name '*.cc' -not -path 'plugin/base/*' -not -path 'plugin/nccl/module/*' | grep -vE "$without" | sort
-}
-
-# One line for each object: its name, a tab, the command.
-commands() {
-  local file flags
-  for file in kernels/cuda/*.cu; do
-    printf '%s\t%s\n' "$build/o/$(basename "$file").o" \
-      "python3 scripts/nvcc_object.py $build/o/$(basename "$file").resources $cuda/bin/nvcc -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Xcompiler -fPIC,-fvisibility=hidden -gencode=arch=compute_$arch,code=sm_$arch -isystem $cccl -I. -DPRUNEX_VERSION='\"$version\"' -DPRUNEX_CUDA_ARCHS='\"$arch\"' -c $file -o"
-  done
-  for file in plugin/base/*.cc kernels/*.cc kernels/host/{scalar,select}.cc kernels/cuda/*.cc tests/kernels/pack_{data,support}.cc \
-    tests/cuda/*.cc bench/cuda_pack_bench.cc bench/nccl_check.cc kernels/host/avx2.cc \
-    plugin/nccl/module/*.cc $(library_sources); do
-    flags=
-    [[ $file != *avx2.cc ]] || flags='-mavx2 -mbmi -mbmi2 -mf16c -mpopcnt -Wno-maybe-uninitialized'
-    printf '%s\t%s\n' "$build/o/${file//\//_}.o" \
-      "g++ -std=c++20 -O2 -fPIC -ffp-contract=off -fvisibility=hidden -fvisibility-inlines-hidden -D_GNU_SOURCE -DPRUNEX_VERSION='\"$version\"' $flags $includes -c $file -o"
-  done
-  flags='-mavx2 -mbmi -mbmi2 -mf16c -mpopcnt -mavx512f -mavx512bw -mavx512vl -mavx512dq -Wno-maybe-uninitialized'
-  printf '%s\t%s\n' "$build/o/kernels_avx512.o" "g++ -std=c++20 -O2 -fPIC $flags -D_GNU_SOURCE $includes -c kernels/host/avx512.cc -o"
-  printf '%s\t%s\n' "$build/o/kernels_vbmi2.o" \
-    "g++ -std=c++20 -O2 -fPIC $flags -mavx512vbmi -mavx512vbmi2 -D_GNU_SOURCE $includes -c kernels/host/avx512.cc -o"
-}
-
-compile_all() {
-  local object command
-  while IFS=$'\t' read -r object command; do
-    printf '%s\0' "$command $object"
-  done < <(commands) | xargs -0 -P "$(cores)" -n 1 bash -c
-}
-
-# libprunex.so, the NCCL plugin beside it, and the program that drives NCCL over them.
-link_plugin() {
-  # shellcheck disable=SC2054
-  local guest=(-static-libstdc++ -static-libgcc -Wl,-z,nodelete -Wl,-z,now -Wl,-z,defs -lpthread -ldl)
-  local library=() file
-  for file in $(library_sources); do library+=("$build/o/${file//\//_}.o"); done
-  g++ -shared -o $build/libprunex.so -Wl,-soname,libprunex.so -Wl,--version-script=plugin/libprunex.map \
-    "$build"/o/plugin_base_*.o "$build"/o/kernels_*.o "${library[@]}" "${guest[@]}" &&
-    g++ -shared -o $build/libnccl-net-prunex.so -Wl,-soname,libnccl-net-prunex.so \
-      -Wl,--version-script=plugin/nccl/module/libnccl-net-prunex.map -Wl,--enable-new-dtags "-Wl,-rpath,\$ORIGIN" \
-      "$build"/o/plugin_nccl_module_*.o -L$build -lprunex "${guest[@]}" &&
-    g++ -o $build/nccl_check $build/o/bench_nccl_check.cc.o $build/o/plugin_device_nccl_library.cc.o \
-      "$build"/o/plugin_base_*.o -lpthread -ldl
-}
-
-link_all() {
-  local core=("$build"/o/plugin_base_*.o "$build"/o/kernels_*.o) support=("$build"/o/tests_kernels_*.o)
-  local cudart=("$runtime/libcudart_static.a" -ldl -lrt -lpthread) gtest=(-L"$carried/lib" -lgtest -lgtest_main -lpthread)
-  g++ -shared -o $build/libprunex-cuda.so $build/o/*.cu.o "${cudart[@]}" -static-libstdc++ -static-libgcc \
-    -Wl,--exclude-libs,ALL -Wl,--version-script=kernels/cuda/libprunex-cuda.map -Wl,-z,defs &&
-    g++ -o $build/cuda_host_test $build/o/tests_cuda_{index,move,reduce}_test.cc.o "${support[@]}" "${core[@]}" "${gtest[@]}" &&
-    g++ -o $build/cuda_device_test $build/o/tests_cuda_device*.o "${support[@]}" "${core[@]}" "${gtest[@]}" "${cudart[@]}" &&
-    link_plugin && g++ -o $build/cuda_pack_bench $build/o/bench_cuda_pack_bench.cc.o "${core[@]}" "${cudart[@]}"
-}
+started=$(now) gpu=none arch=90 running=''
+export repo_root program build out quick carried CXX arch
 
 # ---- steps --------------------------------------------------------------------------------------------
 
-names=() results=() times=() notes=()
-# step NAME LIMIT COMMAND...: output to FOLDER/NAME.log; 77 is a skip, and the last line says why.
+# Whole seconds that are left of all.
+left() { awk -v a="$(since "$started")" -v l="$limit" 'BEGIN { printf "%d", (l > a ? l - a : 0) }'; }
+
+# Ends the step under way with all its processes.
+end_running() {
+  [[ -n $running ]] || return 0
+  kill "-$1" -- "-$running" 2>/dev/null || kill "-$1" "$running" 2>/dev/null || true
+}
+
+# limited SECONDS COMMAND...: in a session of its own, ended when its time is over, by force if need be.
+# 124: it was. A process that even SIGKILL does not end (one in the driver) is left behind.
+limited() {
+  local seconds=$1 code=0 end
+  shift
+  if declare -F "$1" >/dev/null; then set -- bash -euo pipefail -c '"$@"' _ "$@"; fi
+  setsid "$@" </dev/null 3>&- 4>&- &
+  running=$!
+  end=$(awk -v a="$(now)" -v s="$seconds" 'BEGIN { printf "%.3f", a + s }')
+  while kill -0 "$running" 2>/dev/null; do
+    if awk -v a="$(now)" -v e="$end" 'BEGIN { exit a < e }'; then
+      end_running TERM
+      sleep 1
+      end_running KILL
+      sleep 0.2
+      disown "$running" 2>/dev/null || true
+      running=''
+      return 124
+    fi
+    sleep 0.1
+  done
+  wait "$running" || code=$?
+  running=''
+  return $code
+}
+
+# record RESULT NOTE: of the current step.
+record() {
+  printf '%s\t%s\t%s\t%s\n' "$current" "$1" "$(since "$begin")" "${2:0:200}" >>"$out/steps.tsv"
+  printf '%-12s %-5s %7s s  %s\n' "$current" "$1" "$(since "$begin")" "${2:0:100}"
+  current=''
+}
+# step NAME SECONDS COMMAND...: output to FOLDER/NAME.log; 77 is a skip, and the last line says why.
 step() {
-  local name=$1 seconds=$2 begin code=0 note=
+  local name=$1 seconds=$2 code=0 note='' result rest
   shift 2
-  begin=$(now)
-  if (($(spent) >= limit)); then
+  current=$name begin=$(now)
+  rest=$(left)
+  ((seconds <= rest)) || seconds=$rest
+  ((seconds <= step_limit)) || seconds=$step_limit
+  : >"$out/$name.log"
+  if ((rest < 2)); then
     code=77 note="not started: $limit s are over"
   else
-    if declare -F "$1" >/dev/null; then "$@" >"$out/$name.log" 2>&1 || code=$?; else timeout "$seconds" "$@" >"$out/$name.log" 2>&1 || code=$?; fi
-    note=$(grep -vE '^\s*$' "$out/$name.log" | tail -n 1 || true)
+    limited "$seconds" "$@" >"$out/$name.log" 2>&1 || code=$?
+    note=$(grep -avE '^\s*$' "$out/$name.log" | tail -n 1 | tr -d '\t\r' || true)
   fi
-  names+=("$name") times+=("$(since "$begin")")
   case $code in
-    0) results+=(pass) ;;
-    77) results+=(skip) ;;
-    *) results+=(FAIL) && tail -n 30 "$out/$name.log" >&2 ;;
+    0) result=pass ;;
+    77) result=skip ;;
+    124) result=FAIL note="killed after $seconds s; its last line: $note" ;;
+    *) result=FAIL note="status $code: $note" ;;
   esac
-  notes+=("${note:0:100}")
-  printf '%-12s %-5s %7s s  %s\n' "$name" "${results[-1]}" "${times[-1]}" "${notes[-1]}"
-  [[ ${results[-1]} != FAIL ]]
+  if [[ $result == FAIL ]]; then
+    failed=1
+    tail -n 30 "$out/$name.log" >&2
+  fi
+  record "$result" "$note"
+  [[ $result == pass ]]
 }
-device_tests() { timeout 240 $build/cuda_device_test --gtest_brief=1 "--gtest_output=json:$out/device.json"; }
+
+device_tests() {
+  [[ -x $build/cuda_device_test ]] || { echo "GoogleTest is neither in $carried/ nor installed" && return 77; }
+  "$build/cuda_device_test" --gtest_brief=1 "--gtest_output=json:$out/device.json" || return
+  # There is a GPU, says nvidia-smi: tests that skip for want of one have not passed.
+  if grep -q '"result": "SKIPPED"' "$out/device.json" 2>/dev/null; then
+    grep -A 1 Skipped "$out/device.log" | tail -n 1
+    echo "tests were skipped: the CUDA runtime finds no GPU that nvidia-smi finds"
+    return 1
+  fi
+}
+emulated_tests() {
+  [[ -x $build/cuda_host_test ]] || { echo "GoogleTest is neither in $carried/ nor installed" && return 77; }
+  "$build/cuda_host_test" --gtest_brief=1
+}
 sanitizer_tests() {
   local tool
-  tool=$(command -v compute-sanitizer || first_with compute-sanitizer "$cuda/bin") ||
+  [[ $quick == false ]] || { echo "left out by --quick" && return 77; }
+  [[ -x $build/cuda_device_test ]] || { echo "GoogleTest is neither in $carried/ nor installed" && return 77; }
+  tool=$(command -v compute-sanitizer || first_with bin/compute-sanitizer "${cuda:-/usr/local/cuda}") ||
     { echo "compute-sanitizer is not installed" && return 77; }
-  [[ -x $tool ]] || tool=$tool/compute-sanitizer
-  timeout 120 "$tool" --tool memcheck --error-exitcode 9 $build/cuda_device_test --gtest_brief=1 \
+  [[ -x $tool && ! -d $tool ]] || tool=$tool/bin/compute-sanitizer
+  "$tool" --tool memcheck --error-exitcode 9 "$build/cuda_device_test" --gtest_brief=1 \
     --gtest_filter='CudaDevice.slices:CudaDevice.reduction*:CudaDeviceIndex.zero_blocks:CudaDeviceIndex.top*'
 }
-# The folder of libnccl.so.2; nothing: as the dynamic linker finds it.
-nccl_folder() {
-  local folder
-  for folder in "${NCCL_HOME:-/none}/lib" \
-    $(python3 -c 'import sys; print(*(p + "/nvidia/nccl/lib" for p in sys.path if p))' 2>/dev/null); do
-    [[ ! -e $folder/libnccl.so.2 ]] || { echo "$folder" && return 0; }
-  done
+pack_bench() {
+  local options=(--json "$out/pack.json")
+  [[ $quick == false ]] || options+=(--quick)
+  local code=0
+  "$build/cuda_pack_bench" "${options[@]}" || code=$?
+  ((code != 77)) || code=1
+  return $code
 }
+# nccl_steps SECONDS: of all cases together.
 nccl_steps() {
   local folder
   folder=$(nccl_folder)
-  LD_LIBRARY_PATH=$repo_root/$build${folder:+:$folder}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} timeout 130 \
-    $build/nccl_check "$repo_root/$build/libprunex-cuda.so" "$repo_root/$build/libprunex.so" "$out" 40
+  LD_LIBRARY_PATH=$repo_root/$build${folder:+:$folder}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
+    "$build/nccl_check" "$repo_root/$build/libprunex-cuda.so" "$repo_root/$build/libprunex.so" "$out" 30 "$1"
+}
+# DDP with CUDA gradients, where there is a PyTorch for it.
+torch_ddp() {
+  PYTHONPATH=$repo_root/python PYTHONDONTWRITEBYTECODE=1 PRUNEX_LIBRARY=$repo_root/$build/libprunex.so \
+    python3 python/tests/ddp_device.py
 }
 no_gpu() { echo "no NVIDIA GPU here" && return 77; }
-write_json() {
-  local i sep=''
-  {
-    printf '{"gpu": "%s", "arch": "%s", "seconds": %s, "steps": [' "$gpu" "$arch" "$(since "$started")"
-    for i in "${!names[@]}"; do
-      printf '%s\n  {"name": "%s", "result": "%s", "seconds": %s}' "$sep" "${names[i]}" "${results[i]}" "${times[i]}"
-      sep=,
-    done
-    printf '],\n"pack": %s,\n' "$(cat "$out/pack.json" 2>/dev/null || echo null)"
-    printf '"nccl": %s}\n' "$(cat "$out/nccl.json" 2>/dev/null || echo null)"
-  } >"$out/gpu-check.json"
+ask_gpu() { nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader; }
+
+# The table and the JSON, whatever has happened.
+report() {
+  local code=$?
+  trap - EXIT INT TERM
+  exec >&3 2>&4 # a step's output may be redirected where a signal comes
+  end_running KILL
+  running=''
+  [[ -z $current ]] || record FAIL "ended from outside"
+  PRUNEX_GPU=$gpu PRUNEX_ARCH=$arch PRUNEX_SECONDS=$(since "$started") \
+    limited 20 python3 scripts/gpu_report.py "$out" || code=1
+  exit "$code"
 }
 
-failed=0
-echo "GPU: $gpu, sm_$arch; nvcc: $cuda"
-step compile 300 compile_all && step link 60 link_all || {
-  write_json
-  die "the build failed: $out/compile.log, $out/link.log"
-}
-export TEST_CUDA_LIBRARY=$repo_root/$build/libprunex-cuda.so
-step resources 20 python3 scripts/check_cuda_resources.py --list $build/o/*.resources || failed=1
-step emulated 120 $build/cuda_host_test --gtest_brief=1 || failed=1
-if [[ $gpu == none ]]; then
-  for name in device pack nccl sanitizer; do step $name 5 no_gpu; done
-else
-  step device 240 device_tests || failed=1
-  bench=("$build/cuda_pack_bench" --json "$out/pack.json")
-  [[ $quick == false ]] || bench+=(--quick)
-  step pack 150 "${bench[@]}" || failed=1
-  step nccl 130 nccl_steps || failed=1
-  [[ $quick == true ]] || step sanitizer 120 sanitizer_tests || failed=1
-  for name in pack nccl; do [[ ! -s $out/$name.log ]] || cat "$out/$name.log"; done
+failed=0 current='' begin=0
+exec 3>&1 4>&2
+mkdir -p "$build" "$out"
+build=$(realpath --relative-to=. "$build") out=$(realpath "$out")
+rm -f "$out"/{steps.tsv,pack.json,nccl.json,device.json,gpu-check.json} "$out"/*.log
+export -f have say die first_with python_paths nccl_folder library_sources test_sources gencode commands object_name \
+  cores compile_all link_plugin link_all device_tests emulated_tests sanitizer_tests pack_bench nccl_steps torch_ddp \
+  no_gpu ask_gpu
+trap report EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# A driver that hangs answers nothing, not even this.
+if have nvidia-smi && limited $((step_limit < 30 ? step_limit : 30)) ask_gpu >"$out/gpu.log" 2>&1 && IFS=, read -r gpu arch < <(head -n 1 "$out/gpu.log"); then
+  arch=${arch//[!0-9]/}
 fi
-write_json
-echo "$out/gpu-check.json"
+[[ $arch =~ ^[0-9]+$ ]] || gpu=none arch=90
+if [[ $no_build == false ]]; then
+  find_tools
+  echo "GPU: $gpu, sm_$arch; nvcc: $cuda; $(cores) cores"
+  step compile $(($(cores) < 8 ? 1500 : 260)) compile_all && step link 60 link_all || die "the build failed: see $out/compile.log and link.log"
+  step resources 20 python3 scripts/check_cuda_resources.py --list "$build"/o/*.resources || true
+fi
+export TEST_CUDA_LIBRARY=$repo_root/$build/libprunex-cuda.so
+step emulated 60 emulated_tests || true
+if [[ $gpu == none ]]; then
+  for name in device pack nccl torch sanitizer; do step $name 5 no_gpu || true; done
+else
+  step device 120 device_tests || true
+  step pack 60 pack_bench || true
+  rest=$(left)
+  ((rest < 150)) || rest=150
+  step nccl "$rest" nccl_steps $((rest > 12 ? rest - 10 : 2)) || true
+  step torch 90 torch_ddp || true
+  step sanitizer 90 sanitizer_tests || true
+fi
 exit $failed

@@ -293,6 +293,12 @@ PRUNEX_API prunex_result_t prunex_all_reduce(prunex_comm_t comm, const void* sen
                                              size_t count, prunex_dtype_t dtype, prunex_op_t op,
                                              prunex_layout_t layout, const prunex_call_t* call);
 
+/* Could calls with device buffers be made in this process? SUCCESS, or UNSUPPORTED and the text
+ * says what is missing: a driver, a GPU, libprunex-cuda.so or NCCL. Of this rank alone: where ranks
+ * may differ they have to tell each other before the first such call, for a rank that cannot make
+ * it would be waited for. Opens those libraries; makes no communicator. */
+PRUNEX_API prunex_result_t prunex_device_ready(void);
+
 /* *done: 1 when complete; the result is then that of the call and the request is gone. */
 PRUNEX_API prunex_result_t prunex_request_test(prunex_request_t request, int* done);
 PRUNEX_API prunex_result_t prunex_request_wait(prunex_request_t request);

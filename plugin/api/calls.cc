@@ -185,6 +185,18 @@ prunex_result_t prunex_all_reduce(prunex_comm_t comm, const void* send, void* re
   });
 }
 
+prunex_result_t prunex_device_ready(void) {
+  return prunex::api::guard([]() -> Result<> {
+    if (auto table = prunex::device::cuda_table(); !table) {
+      return tl::unexpected(table.error());
+    }
+    if (auto nccl = prunex::device::nccl_api(); !nccl) {
+      return tl::unexpected(nccl.error());
+    }
+    return {};
+  });
+}
+
 prunex_result_t prunex_request_test(prunex_request_t request, int* done) {
   using namespace prunex::api;
   return guard([&]() -> Result<> {

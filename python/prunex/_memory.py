@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of numpy arrays and CPU torch tensors, without importing torch."""
+"""The memory of numpy arrays and torch tensors, without importing torch."""
 
 from __future__ import annotations
 
@@ -102,8 +102,13 @@ def row_major(shape: Sequence[int]) -> Tuple[int, ...]:
     return tuple(out)
 
 
-def memory_of(value: Any, what: str) -> Memory:
-    """Address, length and type of a numpy array or a CPU tensor.
+def is_cuda(value: Any) -> bool:
+    """Whether value is a torch.Tensor in CUDA memory."""
+    return is_torch(value) and bool(value.is_cuda)
+
+
+def memory_of(value: Any, what: str, cuda: bool = False) -> Memory:
+    """Address, length and type of a numpy array or a CPU tensor, or, with cuda, a CUDA tensor.
 
     InvalidArgument for anything else; Unsupported for tensors of another device or sparse ones.
     """
@@ -122,10 +127,8 @@ def memory_of(value: Any, what: str) -> Memory:
                 f"{what} is a sparse tensor ({value.layout}); PruneX reduces dense memory: use "
                 ".to_dense(), or the default communication for this tensor"
             )
-        if value.device.type != "cpu":
-            raise Unsupported(
-                f"{what} lies on {value.device}; this build reduces host memory: use .cpu()"
-            )
+        if not (cuda and is_cuda(value)) and value.device.type != "cpu":
+            raise Unsupported(f"{what} lies on {value.device}; host memory is needed: use .cpu()")
         if value.is_neg():
             raise InvalidArgument(
                 f"{what} is a lazily negated view, whose memory holds the opposite values: use "
@@ -143,12 +146,12 @@ def memory_of(value: Any, what: str) -> Memory:
     )
 
 
-def contiguous_memory(value: Any, what: str, writable: bool) -> Memory:
+def contiguous_memory(value: Any, what: str, writable: bool, cuda: bool = False) -> Memory:
     """:func:`memory_of` for a call: row-major without gaps, or InvalidArgument naming the strides.
 
     Another order would be one memory to this rank and another to the next, and sum the wrong pairs.
     """
-    memory = memory_of(value, what)
+    memory = memory_of(value, what, cuda)
     if 0 not in memory.shape:
         packed = dense_strides(memory.shape, memory.strides)
         if packed != row_major(memory.shape):

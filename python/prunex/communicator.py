@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from datetime import timedelta
 from typing import Any, Dict, NoReturn, Optional, Sequence, Tuple, Union
 
@@ -12,7 +13,7 @@ import numpy as np
 from . import _api
 from ._closing import Closing
 from ._library import check, library, optional
-from ._memory import Memory, as_bytes, contiguous_memory, dtype_name, is_bool, is_torch
+from ._memory import Memory, as_bytes, contiguous_memory, dtype_name, is_bool, is_cuda, is_torch
 from ._store import StoreAdapter
 from .errors import InvalidArgument, InvalidHandle
 from .layout import Layout
@@ -117,15 +118,21 @@ class Communicator(Closing):
         layout: Optional[Layout] = None,
         scope: str = "world",
         async_op: bool = False,
+        stream: Any = None,
     ) -> Any:
         """Reduces send of all ranks into recv of all ranks; recv None: in place.
 
-        send, recv: contiguous numpy arrays or CPU torch tensors of equal length and type; send may
+        send, recv: contiguous numpy arrays or torch tensors of equal length and type; send may
         be None on ranks that lead no node where scope is "leaders". op: sum, avg, max, min or prod;
         of booleans sum is "any" and prod is "all".
         layout: where the masks are; None: by the address of send, dense if nothing is registered
         there. scope: "world", "node" (the ranks of one node), "leaders" (one contribution per node,
         the result on every rank).
+
+        CUDA tensors, both on one device, are reduced on a CUDA stream: a torch.cuda.Stream, its
+        number, or None for the device's current one. The call returns once it is enqueued, also as
+        a Request, and the host does not wait for it. Unsupported where libprunex-cuda.so or NCCL is
+        missing: see prunex_all_reduce in prunex.h.
 
         Returns recv; with async_op a :class:`Request` at once. Mismatch if ranks disagree, buffers
         untouched; Timeout and PeerLost end the communicator.
@@ -133,12 +140,13 @@ class Communicator(Closing):
         if layout is not None and not isinstance(layout, Layout):
             raise InvalidArgument(f"layout is a {type(layout).__name__}; a prunex.Layout is needed")
         target = send if recv is None else recv
-        to = contiguous_memory(target, "recv" if recv is not None else "send", writable=True)
+        name = "recv" if recv is not None else "send"
+        to = contiguous_memory(target, name, writable=True, cuda=True)
         at = to
         if send is None:
             at = to._replace(address=0)
         elif recv is not None:
-            at = contiguous_memory(send, "send", writable=False)
+            at = contiguous_memory(send, "send", writable=False, cuda=True)
             if at.count != to.count or at.dtype != to.dtype:
                 raise InvalidArgument(
                     f"send has {at.count} elements of type {dtype_name(at.dtype)}, recv {to.count} "
@@ -159,6 +167,7 @@ class Communicator(Closing):
             target,
             async_op,
             scope,
+            _stream(stream, target),
         )
 
     def _start(
@@ -168,8 +177,9 @@ class Communicator(Closing):
         result: Any,
         async_op: bool,
         scope: str = "world",
+        stream: Optional[int] = None,
     ) -> Any:
-        call = _api.Call(scope=_choice(scope, _api.SCOPES, "scope"))
+        call = _api.Call(scope=_choice(scope, _api.SCOPES, "scope"), stream=stream)
         if not async_op:
             check(function(call))
             return result
@@ -369,6 +379,14 @@ def _op(op: str, value: Any) -> int:
             raise InvalidArgument("op 'avg' of booleans: convert them to floats first")
         op = {"sum": "max", "prod": "min"}.get(op, op)
     return _choice(op, _api.OPS, "op")
+
+
+def _stream(stream: Any, target: Any) -> Optional[int]:
+    """The number of a CUDA stream; None: the default stream, or host memory."""
+    if stream is None and is_cuda(target):
+        stream = sys.modules["torch"].cuda.current_stream(target.device)
+    number = getattr(stream, "cuda_stream", stream)
+    return None if number is None else int(number)
 
 
 def _bytes(memory: Memory) -> int:

@@ -318,7 +318,7 @@ def register_mask(
     """
     address = 0
     if array is not None:
-        memory = memory_of(array, "array")
+        memory = memory_of(array, "array", cuda=True)
         address, code = memory.address, memory.dtype
         if shape is None:
             shape, strides = memory.shape, memory.strides

@@ -84,6 +84,15 @@ TEST_F(DeviceApi, AMaskIsFoundByItsDeviceAddress) {
   });
 }
 
+TEST_F(DeviceApi, ReadyWhereThereAreBothLibraries) { EXPECT_OK(prunex_device_ready()); }
+
+TEST(DeviceReady, SaysWhatIsMissing) {
+  if (prunex_device_ready() == PRUNEX_SUCCESS) {
+    GTEST_SKIP() << "nothing is missing here";
+  }
+  EXPECT_FAILS(prunex_device_ready(), PRUNEX_ERROR_UNSUPPORTED, "CUDA");
+}
+
 TEST_F(DeviceApi, BuffersInTwoPlacesAndStreamsOfHostBuffersAreRefused) {
   run_c_ranks({0}, [&](prunex_comm_t comm, int) {
     OnDevice buffer(10);

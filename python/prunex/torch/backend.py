@@ -4,7 +4,9 @@
     import prunex.torch.backend
     torch.distributed.init_process_group("prunex")
 
-CPU tensors travel on PruneX's engine, CUDA tensors on an NCCL group made at the first one.
+CPU tensors travel on PruneX's engine. Of CUDA tensors all-reduces are PruneX's, on a stream of their
+own, where libprunex-cuda.so and NCCL are found; the other calls, and all of them where not, go to an
+NCCL group made at the first one.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from torch._C._distributed_c10d import Work
 from ..communicator import Communicator, Request
 from ..errors import InvalidArgument, Unsupported
 from ..layout import Layout
+from .backend_cuda import CudaReducer, op_name
 from .bucket_masks import BucketMasks
 from .masked import MaskedParameters
 from .world import Completer
@@ -29,27 +32,6 @@ from .world import Completer
 __all__ = ["register_backend", "use_masks", "PrunexProcessGroup"]
 
 _log = logging.getLogger("prunex.torch")
-
-
-def _ops() -> Tuple[Tuple[Any, str], ...]:
-    op = dist.ReduceOp
-    return (
-        (op.SUM, "sum"),
-        (op.AVG, "avg"),
-        (op.MAX, "max"),
-        (op.MIN, "min"),
-        (op.PRODUCT, "prod"),
-    )
-
-
-def _op_name(op: Any, dtype: torch.dtype) -> str:
-    for known, name in _ops():
-        if op == known:
-            # Sums and products of booleans are "any" and "all".
-            return {"sum": "max", "prod": "min"}.get(name, name) if dtype == torch.bool else name
-    raise Unsupported(
-        f"{op} is not supported by the prunex backend; use SUM, AVG, MAX, MIN or PRODUCT"
-    )
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -151,6 +133,7 @@ class PrunexProcessGroup(dist.ProcessGroup):
         self.comm = Communicator(rank, size, store=store, name="torch-backend", timeout=timeout)
         self._completer = Completer()
         self._masks: Optional[BucketMasks] = None
+        self._cuda = CudaReducer(lambda: self.comm, self._nccl)
         self._nccl_group: Any = None
 
     def getBackendName(self) -> str:
@@ -186,19 +169,17 @@ class PrunexProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: List[torch.Tensor], opts: Any = None) -> Any:
         if tensors[0].is_cuda:
-            return self._nccl().allreduce(tensors, opts)
+            return self._cuda.allreduce(tensors, opts, self._masks)
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         requests: List[Request] = []
         copies: List[Tuple[torch.Tensor, torch.Tensor]] = []
         for tensor in tensors:
-            name = _op_name(op, tensor.dtype)
+            name = op_name(op, tensor.dtype)
             if tensor.is_sparse:
                 raise Unsupported(
                     "the prunex backend reduces dense tensors; use gloo for sparse ones"
                 )
-            layout: Optional[Layout] = None
-            if self._masks is not None and name in ("sum", "avg"):
-                layout = self._masks.layout_of(tensor)
+            layout = self._layout_of(tensor, name)
             flat = _flat(tensor)
             if flat.is_complex():
                 flat = torch.view_as_real(flat).reshape(-1)
@@ -215,6 +196,11 @@ class PrunexProcessGroup(dist.ProcessGroup):
                 )
 
         return self._work(requests, tensors, finish)
+
+    def _layout_of(self, tensor: torch.Tensor, op: str) -> Optional[Layout]:
+        if self._masks is None or op not in ("sum", "avg"):
+            return None
+        return self._masks.layout_of(tensor)
 
     def allreduce_coalesced(self, tensors: List[torch.Tensor], opts: Any = None) -> Any:
         return self.allreduce(tensors, opts)
@@ -257,7 +243,7 @@ class PrunexProcessGroup(dist.ProcessGroup):
     ) -> None:
         target = _flat(output)
         requests.append(
-            self.comm.reduce_scatter(flat, target, op=_op_name(op, output.dtype), async_op=True)
+            self.comm.reduce_scatter(flat, target, op=op_name(op, output.dtype), async_op=True)
         )
         if not output.is_contiguous():
             copies.append((output, target))

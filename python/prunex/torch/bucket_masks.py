@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import torch
 
@@ -14,7 +14,7 @@ from ..layout import Layout
 from ..masks import Mask, MaskSpec, register_mask
 from .masked import MaskedParameters
 
-__all__ = ["MaskCache", "BucketMasks"]
+__all__ = ["MaskCache", "BucketMasks", "Dropped"]
 
 _log = logging.getLogger("prunex.torch")
 _MAX_LAYOUTS = 256
@@ -84,6 +84,29 @@ class MaskCache:
         self._masks.clear()
 
 
+class Dropped:
+    """What ``project`` promises, where somebody else has reduced: zeros in dropped places."""
+
+    def __init__(self) -> None:
+        self._places: Dict[str, Tuple[MaskSpec, Optional[torch.Tensor]]] = {}
+
+    @torch.no_grad()
+    def clear(
+        self, masks: MaskedParameters, gradients: Iterable[Tuple[torch.Tensor, torch.Tensor]]
+    ) -> None:
+        """Writes them into the gradients; pairs of parameter and gradient, of the same shape."""
+        for parameter, gradient in gradients:
+            name = masks.name_of(parameter)
+            spec = None if name is None else masks.spec(name)
+            if name is None or spec is None or spec.contract != "project":
+                continue
+            known = self._places.get(name)
+            if known is None or known[0] is not spec:
+                known = self._places[name] = (spec, masks._dropped(name))
+            if known[1] is not None:
+                gradient.masked_fill_(known[1], 0)
+
+
 class BucketMasks:
     """Finds masked gradients inside a tensor about to be reduced, where no bucket object tells.
 
@@ -93,8 +116,15 @@ class BucketMasks:
     def __init__(self, masks: MaskedParameters) -> None:
         self._masks = masks
         self._cache = MaskCache()
+        self._dropped = Dropped()
         self._misses = 0
         self._found = False
+
+    def clear(self, tensor: torch.Tensor) -> None:
+        """Zeros where ``project`` drops, in a tensor that somebody else has reduced."""
+        self._dropped.clear(
+            self._masks, [(self._masks.parameter(name), g) for _, name, g in self._inside(tensor)]
+        )
 
     def layout_of(self, tensor: torch.Tensor) -> Optional[Layout]:
         """The layout of a flat tensor; None: no masked gradient lies in it."""
@@ -102,21 +132,11 @@ class BucketMasks:
         if tensor.dim() != 1 or not tensor.is_contiguous() or not len(masks):
             return None
         self._cache.fresh(masks.version)
-        begin, size = tensor.data_ptr(), tensor.element_size()
-        end = begin + tensor.numel() * size
-        inside: List[Tuple[int, str, torch.Tensor]] = []
-        for name in masks.masked_names():
-            gradient = masks.parameter(name).grad
-            if gradient is None or gradient.dtype != tensor.dtype or gradient.numel() == 0:
-                continue
-            at = gradient.data_ptr()
-            if begin <= at and at + gradient.numel() * size <= end and (at - begin) % size == 0:
-                inside.append(((at - begin) // size, name, gradient))
+        inside = self._inside(tensor)
         if not inside:
             self._miss(tensor)
             return None
         self._found = True
-        inside.sort(key=lambda found: found[0])
         key = (tensor.dtype, tensor.numel(), tuple((o, n, g.stride()) for o, n, g in inside))
         if key in self._cache:
             return self._cache.layout(key)
@@ -129,6 +149,22 @@ class BucketMasks:
             mask = self._cache.mask(name, spec, gradient, tensor.dtype)
             segments.append((offset, gradient.numel(), mask))
         return self._cache.keep(key, segments, tensor.numel())
+
+    def _inside(self, tensor: torch.Tensor) -> List[Tuple[int, str, torch.Tensor]]:
+        """Where the masked gradients in it begin, ascending, their names and themselves."""
+        masks = self._masks
+        begin, size = tensor.data_ptr(), tensor.element_size()
+        end = begin + tensor.numel() * size
+        inside: List[Tuple[int, str, torch.Tensor]] = []
+        for name in masks.masked_names():
+            gradient = masks.parameter(name).grad
+            if gradient is None or gradient.dtype != tensor.dtype or gradient.numel() == 0:
+                continue
+            at = gradient.data_ptr()
+            if begin <= at and at + gradient.numel() * size <= end and (at - begin) % size == 0:
+                inside.append(((at - begin) // size, name, gradient))
+        inside.sort(key=lambda found: found[0])
+        return inside
 
     def _miss(self, tensor: torch.Tensor) -> None:
         if self._found or not tensor.is_floating_point() or tensor.numel() < 1024:

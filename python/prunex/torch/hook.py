@@ -20,7 +20,8 @@ from ..errors import InvalidArgument
 from ..layout import Layout
 from ..masks import Mask
 from ..stats import Stats
-from .bucket_masks import MaskCache
+from .bucket_masks import Dropped, MaskCache
+from .device import DevicePath
 from .masked import MaskedParameters
 from .world import Completer, communicator, completed, ddp_hook
 
@@ -35,7 +36,9 @@ class PrunexState:
 
     comm: None: made from torch.distributed's default group at the first use, on all ranks.
     masks: MaskedParameters, a module (no masks yet) or None (dense). compress: torch.float16 or
-    torch.bfloat16: fp32 and fp64 gradients travel in that type, kept elements only.
+    torch.bfloat16: fp32 and fp64 gradients travel in that type, kept elements only. group: the
+    process group, of the same ranks, that takes what PruneX does not carry: sparse gradients, and
+    CUDA gradients where libprunex-cuda.so or NCCL is missing; None: the default group.
 
     One state serves one DDP model; several may share a communicator as long as all ranks run their
     backwards in the same order. Pickles with its masks, without communicator and model: after
@@ -47,17 +50,21 @@ class PrunexState:
         comm: Optional[Communicator] = None,
         masks: Union[None, MaskedParameters, nn.Module] = None,
         compress: Optional[torch.dtype] = None,
+        group: Any = None,
     ) -> None:
         if compress not in _COMPRESS:
             raise InvalidArgument(f"compress {compress}: torch.float16, torch.bfloat16 or None")
         self.masks = MaskedParameters(masks) if isinstance(masks, nn.Module) else masks
         self.compress = compress
+        self.group = group
         self._comm = comm
+        self._device = DevicePath(lambda: self.comm)
         self._reset()
 
     def _reset(self) -> None:
         self._completer = Completer()
         self._cache = MaskCache()
+        self._dropped = Dropped()
         self._said: Set[str] = set()
 
     @property
@@ -75,6 +82,7 @@ class PrunexState:
             self.masks.bind(model)
         if comm is not None:
             self._comm = comm
+            self._device = DevicePath(lambda: self.comm)
         return self
 
     def stats(self) -> Stats:
@@ -93,7 +101,9 @@ class PrunexState:
     def __setstate__(self, state: Dict[str, Any]) -> None:
         self.masks = state["masks"]
         self.compress = state["compress"]
+        self.group = None
         self._comm = None
+        self._device = DevicePath(lambda: self.comm)
         self._reset()
 
     # ---- layouts
@@ -158,7 +168,9 @@ def prunex_hook(state: PrunexState, bucket: Any) -> Any:
 
     Returns a torch.futures.Future of the bucket's own buffer, divided by the world size once. The
     call runs behind the rest of the backward; the last bucket, with nothing left to hide it, is
-    waited for here. An error of the call is raised by ``backward()``.
+    waited for here. CUDA gradients are reduced on a stream beside that of the backward, and nobody
+    waits on the host, save for masks whose zeros are checked (lossless, sampled when due). An error
+    of the call is raised by ``backward()``.
     """
     buffer = bucket.buffer()
     if buffer.layout != torch.strided:
@@ -187,6 +199,8 @@ def _reduce(
     finish: Callable[[], torch.Tensor],
     op: str = "avg",
 ) -> Any:
+    if flat.is_cuda:
+        return _reduce_cuda(state, bucket, flat, layout, finish, op)
     comm = state.comm
     if bucket.is_last():
         comm.all_reduce(flat, op=op, layout=layout)
@@ -195,14 +209,50 @@ def _reduce(
     return state._completer.future(request, finish)
 
 
+def _reduce_cuda(
+    state: PrunexState,
+    bucket: Any,
+    flat: torch.Tensor,
+    layout: Optional[Layout],
+    finish: Callable[[], torch.Tensor],
+    op: str,
+) -> Any:
+    work = state._device.all_reduce(flat, op, layout, finish)
+    if work is not None:
+        return work.get_future()
+    # Divided first, as PyTorch does it: sums of fp16 must not overflow.
+    if op == "avg":
+        flat.div_(state.comm.size)
+    places = [] if state.masks is None else list(zip(bucket.parameters(), bucket.gradients()))
+
+    def end(done: Any) -> torch.Tensor:
+        done.value()
+        result = finish()
+        if state.masks is not None:
+            state._dropped.clear(state.masks, places)
+        return result
+
+    return _all_reduce(state, flat).get_future().then(end)
+
+
+def _all_reduce(state: PrunexState, tensor: torch.Tensor) -> Any:
+    """A sum by torch.distributed itself, under way."""
+    size = dist.get_world_size(state.group)
+    if size != state.comm.size:
+        raise InvalidArgument(
+            f"the process group has {size} ranks, PruneX's communicator {state.comm.size}: pass "
+            "PrunexState(group=...) of the communicator's ranks"
+        )
+    return dist.all_reduce(tensor, group=state.group, async_op=True)
+
+
 def _sparse(state: PrunexState, tensor: torch.Tensor) -> Any:
     """Sparse gradients go through the process group's own all-reduce."""
     state._once(
         "sparse", "sparse gradients go through torch.distributed; PruneX carries dense ones"
     )
-    work = dist.all_reduce(tensor, async_op=True)
     size = state.comm.size
-    return work.get_future().then(lambda done: done.value()[0].div_(size))
+    return _all_reduce(state, tensor).get_future().then(lambda done: done.value()[0].div_(size))
 
 
 def checked(hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Gathers what the steps of gpu-check.sh left in a folder: one table on stdout, and gpu-check.json.
+
+  gpu_report.py FOLDER
+
+The machine comes in PRUNEX_GPU, PRUNEX_ARCH and PRUNEX_SECONDS. A file that a killed step left half-written
+is told of and counts as absent.
+"""
+import json
+import os
+import pathlib
+import sys
+
+
+def load(path, problems):
+    try:
+        return json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        problems.append(f"{path.name}: {error}")
+        return None
+
+
+def steps_of(folder):
+    try:
+        text = (folder / "steps.tsv").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    steps = []
+    for line in text.splitlines():
+        name, result, seconds, note = (line.split("\t") + [""] * 4)[:4]
+        steps.append({"name": name, "result": result.lower(), "seconds": float(seconds or 0), "note": note})
+    return steps
+
+
+def tests_of(device):
+    """Counts of GoogleTest's own report."""
+    if not isinstance(device, dict):
+        return None
+    cases = [case for suite in device.get("testsuites", []) for case in suite.get("testsuite", [])]
+    return {
+        "tests": len(cases),
+        "failed": [f"{c.get('classname')}.{c.get('name')}" for c in cases if c.get("failures")],
+        "skipped": sum(c.get("result") == "SKIPPED" for c in cases),
+    }
+
+
+def lines_of(steps, pack, nccl):
+    yield f"{'what':<44} {'result':<8} {'seconds':>8}  note"
+    for step in steps:
+        yield f"{step['name']:<44} {step['result']:<8} {step['seconds']:8.1f}  {step['note'][:90]}"
+    for case in nccl or []:
+        note = case.get("fault") or ", ".join(f"{k} {v}" for k, v in case.get("counted", {}).items() if v)
+        yield f"{'nccl: ' + case['case']:<44} {case['result']:<8} {case.get('seconds', 0):8.1f}  {note[:90]}"
+    for row in pack or []:
+        name = f"{row.get('step')}: {row.get('subject', row.get('name'))}"
+        yield f"{name:<44} {row.get('of_copy', row.get('share', 0)):8.3f} of a device copy"
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    problems = []
+    pack = load(folder / "pack.json", problems)
+    nccl = load(folder / "nccl.json", problems)
+    device = tests_of(load(folder / "device.json", problems))
+    steps = steps_of(folder)
+    report = {
+        "schema": "prunex-gpu-check",
+        "version": 1,
+        "gpu": os.environ.get("PRUNEX_GPU", ""),
+        "arch": os.environ.get("PRUNEX_ARCH", ""),
+        "seconds": float(os.environ.get("PRUNEX_SECONDS", 0)),
+        "steps": steps,
+        "device": device,
+        "pack": pack,
+        "nccl": nccl,
+        "unreadable": problems,
+    }
+    out = folder / "gpu-check.json"
+    out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    rows = pack if isinstance(pack, list) else (pack or {}).get("rows", [])
+    print("\n".join(lines_of(steps, rows, nccl)))
+    for problem in problems:
+        print(f"unreadable: {problem}")
+    print(out)
+
+
+if __name__ == "__main__":
+    main()

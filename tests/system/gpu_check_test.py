@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""scripts/gpu-check.sh on a machine without a GPU: what it does when steps hang, fail or write rubbish.
+
+  gpu_check_test.py CASE
+
+nvidia-smi, the compiler and what is built are scripts of a few lines.
+"""
+import collections
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "gpu-check.sh"
+LIMIT = 90  # seconds: no run here takes longer
+
+Done = collections.namedtuple("Done", "code out report seconds")
+FINE = "echo all is well"
+HANGS = "trap '' TERM\nsleep 300 &\nsleep 300\nwait"
+
+
+class Machine:
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.mark = uuid.uuid4().hex
+        for name in ("bin", "build", "build/o"):
+            (self.folder / name).mkdir()
+        self.script("bin/nvidia-smi", "echo 'NVIDIA Stand-in, 9.0'")
+        for name in ("cuda_host_test", "cuda_device_test", "cuda_pack_bench", "nccl_check"):
+            self.script("build/" + name, FINE)
+        self.script("bin/compute-sanitizer", FINE)
+        real = subprocess.run(["bash", "-c", "command -v python3"], capture_output=True, text=True, check=True)
+        self.script("bin/python3", f'case "$*" in *ddp_device*) {FINE} ;; *) exec {real.stdout.strip()} "$@" ;; esac')
+
+    def script(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#!/usr/bin/env bash\n" + text + "\n", encoding="utf-8")
+        path.chmod(0o755)
+
+    def command(self, *options):
+        return [str(SCRIPT), "--build", str(self.folder / "build"), "--out", str(self.folder / "out"), *options]
+
+    def environment(self, **more):
+        path = str(self.folder / "bin") + ":" + os.environ["PATH"]
+        return dict(os.environ, PATH=path, GPU_CHECK_MARK=self.mark, **more)
+
+    def run(self, *options, **environment):
+        begin = time.monotonic()
+        run = subprocess.run(self.command(*options), env=self.environment(**environment), text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT)
+        expect(not self.left(), "processes are left behind", self.left(), run.stdout)
+        return Done(run.returncode, run.stdout, self.report(), time.monotonic() - begin)
+
+    def report(self):
+        return json.loads((self.folder / "out" / "gpu-check.json").read_text(encoding="utf-8"))
+
+    def left(self):
+        found = []
+        for entry in pathlib.Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                pass
+        return found
+
+
+def expect(condition, *shown):
+    if not condition:
+        raise AssertionError(" ".join(str(s) for s in shown))
+
+
+def results(done):
+    return {step["name"]: step["result"] for step in done.report["steps"]}
+
+
+def everything_passes(machine):
+    done = machine.run("--no-build")
+    expect(done.code == 0, done.out)
+    expect(set(results(done).values()) == {"pass"}, done.report)
+    expect(done.report["gpu"] == "NVIDIA Stand-in" and done.report["arch"] == "90", done.report)
+    expect(done.report["schema"] == "prunex-gpu-check" and done.report["version"] == 1, done.report)
+
+
+def a_step_that_hangs_is_killed(machine):
+    machine.script("build/cuda_device_test", "echo first words\n" + HANGS)
+    done = machine.run("--no-build", "--step-seconds", "3")
+    expect(done.code == 1, done.out)
+    wanted = {"device": "fail", "sanitizer": "pass", "pack": "pass", "nccl": "pass", "torch": "pass",
+              "emulated": "pass"}
+    expect(results(done) == wanted, done.report)
+    note = next(step["note"] for step in done.report["steps"] if step["name"] == "device")
+    expect(note == "killed after 3 s; its last line: first words", note)
+    table = done.out[done.out.rindex("\nwhat "):]
+    expect("device " in table and "killed after 3 s" in table, done.out)
+
+
+def everything_ends_in_time(machine):
+    for name in ("cuda_device_test", "cuda_pack_bench", "nccl_check"):
+        machine.script("build/" + name, HANGS)
+    done = machine.run("--no-build", "--seconds", "8")
+    expect(done.code == 1 and done.seconds < 30, done.seconds, done.out)
+    expect(results(done)["device"] == "fail" and results(done)["sanitizer"] == "skip", done.report)
+
+
+def a_compiler_that_hangs(machine):
+    machine.script("cuda/bin/nvcc", f'case "$*" in *--dryrun*) echo "#\\$ TOP={machine.folder}/cuda" ;;\n'
+                   "*--list-gpu-arch*) echo compute_90 ;;\n*) sleep 300 ;; esac")
+    for name in ("include/cub/version.cuh", "lib64/libcudart_static.a"):
+        path = machine.folder / "cuda" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (machine.folder / "bin" / "nvcc").symlink_to(machine.folder / "cuda" / "bin" / "nvcc")
+    machine.script("bin/hanging-cxx", HANGS)
+    done = machine.run("--step-seconds", "3", CXX="hanging-cxx")
+    expect(done.code == 1 and results(done) == {"compile": "fail"}, done.report, done.out)
+    expect("the build failed" in done.out, done.out)
+
+
+def a_driver_that_hangs(machine):
+    machine.script("bin/nvidia-smi", HANGS)
+    done = machine.run("--no-build", "--step-seconds", "2")
+    expect(done.code == 0 and done.report["gpu"] == "none", done.report)
+    expect([results(done)[name] for name in ("device", "pack", "nccl", "torch", "sanitizer")] == ["skip"] * 5, done.report)
+
+
+def failures_are_told(machine):
+    machine.script("build/cuda_device_test", "echo it is broken\nexit 3")
+    machine.script("build/cuda_pack_bench", "echo no device after all; exit 77")
+    machine.script("build/nccl_check", 'echo \'[{"case": "net", "result": "fail", "seconds": 1.5, "fault": "wrong sum", '
+                   '"counted": {"raw": 3}}]\' >"$3/nccl.json"; exit 1')
+    done = machine.run("--no-build")
+    expect(done.code == 1, done.out)
+    expect([results(done)[name] for name in ("device", "pack", "nccl")] == ["fail"] * 3, done.report)
+    expect(done.report["nccl"][0]["counted"]["raw"] == 3, done.report)
+    expect("status 3: it is broken" in done.out and "wrong sum" in done.out, done.out)
+
+
+def skipped_tests_are_no_pass(machine):
+    machine.script("build/cuda_device_test", 'for a; do case $a in --gtest_output=json:*) '
+                   'echo \'{"testsuites": [{"testsuite": [{"name": "x", "result": "SKIPPED"}]}]}\' '
+                   '>"${a#*json:}" ;; esac; done')
+    machine.script("build/nccl_check", "echo cannot run: no NCCL; exit 77")
+    done = machine.run("--no-build")
+    expect(done.code == 1 and results(done)["device"] == "fail" and results(done)["nccl"] == "skip", done.report)
+    expect(done.report["device"] == {"tests": 1, "failed": [], "skipped": 1}, done.report)
+
+
+def half_a_file(machine):
+    machine.script("build/cuda_pack_bench", 'while (($# > 1)) && [[ $1 != --json ]]; do shift; done\n'
+                   'echo \'{"rows": [\' >"$2"; kill -SEGV $$')
+    done = machine.run("--no-build")
+    expect(done.code == 1 and done.report["pack"] is None, done.report)
+    expect(len(done.report["unreadable"]) == 1 and "pack.json" in done.report["unreadable"][0], done.report)
+
+
+def ended_from_outside(machine):
+    machine.script("build/cuda_pack_bench", f"touch {machine.folder}/there\n" + HANGS)
+    with subprocess.Popen(machine.command("--no-build"), env=machine.environment(), text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
+        end = time.monotonic() + 30
+        while not (machine.folder / "there").exists():
+            expect(time.monotonic() < end, "the step does not start")
+            time.sleep(0.05)
+        run.send_signal(signal.SIGTERM)
+        out, _ = run.communicate(timeout=30)
+    expect(run.returncode == 143, run.returncode, out)
+    expect(not machine.left(), machine.left())
+    steps = {step["name"]: step["result"] for step in machine.report()["steps"]}
+    expect(steps == {"emulated": "pass", "device": "pass", "pack": "fail"}, steps)
+    expect("ended from outside" in out[out.rindex("\nwhat "):], out)
+
+
+def usage(machine):
+    for options in (["--seconds", "x"], ["--seconds"], ["--step-seconds", "0"], ["--nothing"]):
+        run = subprocess.run([str(SCRIPT), *options], capture_output=True, text=True, timeout=30, check=False)
+        expect(run.returncode == 2 and "try --help" in run.stderr, options, run.stderr)
+    shown = subprocess.run([str(SCRIPT), "--help"], capture_output=True, text=True, timeout=30, check=False)
+    expect(shown.returncode == 0 and "--bundle" in shown.stdout, shown.stdout)
+    expect(not (machine.folder / "out").exists())
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        globals()[sys.argv[1]](Machine(folder))
+
+
+if __name__ == "__main__":
+    main()
