@@ -31,7 +31,7 @@ from prunex.torch.groups import Family
 from prunex.torch.hsadmm_checkpoint import load_state, save_state
 from prunex.torch.hsadmm_exchange import Exchange
 from prunex.torch.hsadmm_round import Options, RoundReport, run_round
-from prunex.torch.hsadmm_state import State, add_proximal, copy_all
+from prunex.torch.hsadmm_state import DecayPull, State, add_proximal, copy_all
 from prunex.torch.projection import keep_vectors, specs
 from prunex.torch.schedule import as_schedule
 
@@ -107,6 +107,7 @@ class HSADMM:
         )
         self.state = State(model, families, rho1, rho2 if self.exchange.M > 1 else 0.0)
         self._check_optimizer()
+        self._decay = DecayPull(optimizer)
         self.phase = ADMM
         self.rounds = self.steps_in_round = self.stable_rounds = 0
         self.epoch: float | None = None
@@ -169,12 +170,15 @@ class HSADMM:
             self._timed(self._prepare_gradients)
             return loss
 
-        if closure is None:
-            self._timed(self._prepare_gradients)
-            loss = self.optimizer.step()
-        else:
-            with torch.enable_grad():
-                loss = self.optimizer.step(prepared)
+        try:
+            if closure is None:
+                self._timed(self._prepare_gradients)
+                loss = self.optimizer.step()
+            else:
+                with torch.enable_grad():
+                    loss = self.optimizer.step(prepared)
+        finally:
+            self._decay.end()
         report = None
         if self.phase != FINETUNE:
             self.steps_in_round += 1
@@ -225,7 +229,10 @@ class HSADMM:
                 self.exchange.world_mean_(state.a, masked=True)
                 copy_all(grads, state.views["a"])
         else:
-            add_proximal(state, grads)
+            decayed = self._decay.usable(state)
+            if decayed:
+                self._decay.begin(float(state.rho1[0]))
+            add_proximal(state, grads, decayed)
         if self.phase != ADMM:
             state.zero_dropped_(grads)
 

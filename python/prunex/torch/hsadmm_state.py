@@ -17,7 +17,7 @@ from torch import nn
 from prunex.torch.groups import Family, tensors_of
 from prunex.torch.projection import Dropped, Masks
 
-CACHED = 1 << 15  # elements: eight buffers of 128 KiB fit a core's own cache
+CACHED = 1 << 16  # elements: what one operation wrote is in a core's own cache for the next
 
 
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -74,7 +74,7 @@ class State:
         wide = any(p.dtype == torch.float64 for p in self.thetas)
         self.dtype = torch.float64 if wide else torch.float32
         self.device = self.thetas[0].device
-        self._low = [
+        self.low = [
             p.dtype.itemsize < 4 if hasattr(p.dtype, "itemsize") else p.element_size() < 4
             for p in self.thetas
         ]
@@ -87,6 +87,9 @@ class State:
         self.rho2 = np.full(len(self.names), float(rho2))
         flats = ("u", "v", "z_i", "z", "w", "u_mean", "a", "b")
         self.views = {k: self.views_of(getattr(self, k)) for k in flats}
+        sizes = [size for _, size in self.pieces]
+        self._parts = {k: getattr(self, k).split(sizes) for k in flats}
+        self.scratch = self.a.new_empty(max(sizes, default=0))
         self.set_masks({f.name: np.ones(f.groups, bool) for f in self.families})
 
     def _pieces(self, most: int) -> list[tuple[int, int]]:
@@ -100,13 +103,7 @@ class State:
     def split(self, *names: str) -> Iterator[tuple[torch.Tensor, ...]]:
         """The named buffers ("theta": the parameters), piece by piece: several operations on a
         piece find it in the cache."""
-        sizes = [size for _, size in self.pieces]
-        return zip(
-            *(
-                self._theta_pieces() if n == "theta" else getattr(self, n).split(sizes)
-                for n in names
-            )
-        )
+        return zip(*(self._theta_pieces() if n == "theta" else self._parts[n] for n in names))
 
     def _theta_pieces(self) -> Iterator[torch.Tensor]:
         for p, stride in zip(self.thetas, self.strides):
@@ -141,7 +138,8 @@ class State:
         first, second = getattr(self, one), getattr(self, other)
         setattr(self, one, second)
         setattr(self, other, first)
-        self.views[one], self.views[other] = self.views[other], self.views[one]
+        for held in (self.views, self._parts):
+            held[one], held[other] = held[other], held[one]
 
     def set_masks(self, masks: Masks) -> None:
         self.masks = {f.name: np.asarray(masks[f.name], bool) for f in self.families}
@@ -170,7 +168,7 @@ class State:
     def runs(self) -> Iterator[Run]:
         """Longest runs of parameters with equal penalties and width: one, usually."""
         first = 0
-        keys = list(zip(self.rho1.tolist(), self.rho2.tolist(), self._low))
+        keys = list(zip(self.rho1.tolist(), self.rho2.tolist(), self.low))
         for i in range(1, len(keys) + 1):
             if i == len(keys) or keys[i] != keys[first]:
                 yield Run(first, i, self.offsets[first], self.offsets[i], *keys[first])
@@ -194,19 +192,50 @@ def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -
             target.copy_(source)
 
 
-def add_proximal(state: State, grads: Sequence[torch.Tensor]) -> None:
+def add_proximal(state: State, grads: Sequence[torch.Tensor], decayed: bool = False) -> None:
     """Step 1: g += rho1 * (theta - z_i + u_ij) = rho1 * (theta - w), in place.
 
-    Two passes over the elements; in 16-bit parameters the difference is taken in float32 first,
-    for it is far smaller than either term.
+    decayed: the optimizer adds rho1 * theta itself (DecayPull), and w is left to add. In 16-bit
+    parameters the difference is taken in float32 first, for it is far smaller than either term.
     """
-    thetas = [p.detach() for p in state.thetas]
+    pulls = state.views["w"]
     for run in state.runs():
-        part = slice(run.first, run.last)
-        if run.low:
-            pull = torch._foreach_sub(list(state.views["w"][part]), thetas[part])
-            torch._foreach_mul_(pull, -run.rho1)
-            torch._foreach_add_(list(grads[part]), pull)
-        else:
-            torch._foreach_add_(list(grads[part]), thetas[part], alpha=run.rho1)
-            torch._foreach_add_(list(grads[part]), state.views["w"][part], alpha=-run.rho1)
+        for i in range(run.first, run.last):
+            g, theta, w = grads[i], state.thetas[i].detach(), pulls[i]
+            if run.low:
+                g.add_(torch.sub(w, theta).mul_(-run.rho1))
+                continue
+            if not decayed:
+                g.add_(theta, alpha=run.rho1)
+            g.add_(w, alpha=-run.rho1)
+
+
+class DecayPull:
+    """Lets SGD add rho1 * theta in the pass over the elements in which it adds weight_decay * theta.
+
+    Only plain torch.optim.SGD whose groups all have a weight decay, and one rho1: elsewhere the sum
+    would be another one, or a pass more. usable is asked in every step: users change groups.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.groups = optimizer.param_groups if type(optimizer) is torch.optim.SGD else []
+        self.saved: list[float] = []
+
+    def usable(self, state: State) -> bool:
+        rho = state.rho1
+        return (
+            bool(self.groups)
+            and all(g["weight_decay"] and not g.get("maximize") for g in self.groups)
+            and not any(state.low)
+            and bool((rho == rho[0]).all())
+        )
+
+    def begin(self, rho: float) -> None:
+        self.saved = [g["weight_decay"] for g in self.groups]
+        for group, decay in zip(self.groups, self.saved):
+            group["weight_decay"] = decay + rho
+
+    def end(self) -> None:
+        for group, decay in zip(self.groups, self.saved):
+            group["weight_decay"] = decay
+        self.saved = []
