@@ -75,19 +75,22 @@ class RoundReport:
 
 
 def node_consensus(state: State, exchange: Exchange) -> None:
-    """Step 2: a = s_i = mean_j(theta_ij + u_ij); b = z~_i = (P rho1 s_i + rho2 (z - v_i)) / (P rho1
-    + rho2), the minimiser before the projection. With one node the second level is not there
-    (rho2 = 0): z~ = s, plain consensus ADMM."""
+    """Step 2: a = s_i = mean_j(theta_ij + u_ij)."""
     state.add_thetas_(state.views["u"])  # u holds theta + u until step 7
     exchange.node_mean(state.u, state.a)
-    near = exchange.P * state.rho1
-    share = (near / (near + state.rho2)).tolist()
-    if exchange.M == 1:
-        state.b.copy_(state.a)
-        return
-    for (i, _), (a, b, z, v) in zip(state.pieces, state.split("a", "b", "z", "v")):
-        torch.sub(z, v, out=b)
-        b.lerp_(a, share[i])
+
+
+def minimise(state: State, exchange: Exchange, i: int) -> None:
+    """b = z~_i = (P rho1 s_i + rho2 (z - v_i)) / (P rho1 + rho2) of parameter i, the minimiser before
+    the projection. With one node the second level is not there (rho2 = 0): z~ = s, plain ADMM."""
+    near = exchange.P * state.rho1[i]
+    share = float(near / (near + state.rho2[i]))
+    for a, b, z, v in state.split_one(i, "a", "b", "z", "v"):
+        if share == 1.0:
+            b.copy_(a)
+        else:
+            torch.sub(z, v, out=b)
+            b.lerp_(a, share)
 
 
 def node_scores(state: State, exchange: Exchange, options: Options) -> tuple[np.ndarray, bool]:
@@ -106,6 +109,7 @@ def node_scores(state: State, exchange: Exchange, options: Options) -> tuple[np.
             torch.sub(state.views["a"][i], state.views["u_mean"][i], out=squares[i])
             tensors[name] = squares[i].square_()
         else:
+            minimise(state, exchange, i)
             tensors[name] = torch.mul(state.views["b"][i], state.views["b"][i], out=squares[i])
     if options.score == "z_tilde":
         factor = exchange.P * state.rho1 + state.rho2
@@ -170,18 +174,20 @@ def consensus_and_duals(
     """Steps 4 to 7. Returns squared norms per parameter, this rank's share of each. flips: groups
     that the mask has changed; hard: theta and u are 0 outside of it already, and with them z~_i."""
     norms = Norms(state, ("dz_i", "dz", "r2", "r1", "z_i", "u"))
-    if not hard:
-        state.zero_dropped_(state.views["b"])  # 4: z_i = m * z~_i, v_i = m * v_i
+    dot, sub = torch.dot, torch.sub
     if flips:  # v_i stays inside an unchanged mask by itself
         state.zero_dropped_(state.views["v"])
-    dot, sub = torch.dot, torch.sub
-    pieces = zip(state.split("z_i", "b", "v", "a", "u_mean"), norms.of("dz_i"))
-    for (old, z_i, v, a, u_mean), dz_i in pieces:
-        difference = state.scratch[: len(z_i)]
-        sub(z_i, old, out=difference)
-        dot(difference, difference, out=dz_i)
-        sub(a, z_i, out=u_mean)  # of the new u_ij: s_i - z_i
-        torch.add(z_i, v, out=a)
+    places = iter(norms.of("dz_i"))
+    for i in range(len(state.names)):  # all steps with one parameter while it is in the cache
+        minimise(state, exchange, i)
+        if not hard:
+            state.zero_dropped_of_(i, state.views["b"])  # 4: z_i = m * z~_i, v_i = m * v_i
+        for old, z_i, v, a, u_mean in state.split_one(i, "z_i", "b", "v", "a", "u_mean"):
+            difference = state.scratch[: len(z_i)]
+            sub(z_i, old, out=difference)
+            dot(difference, difference, out=next(places))
+            sub(a, z_i, out=u_mean)  # of the new u_ij: s_i - z_i
+            torch.add(z_i, v, out=a)
     state.swap("z_i", "b")
     exchange.leaders_mean_(state.a)  # 5: z = mean over nodes of z_i + v_i
     pieces = zip(

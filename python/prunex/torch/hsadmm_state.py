@@ -89,6 +89,8 @@ class State:
         self.views = {k: self.views_of(getattr(self, k)) for k in flats}
         sizes = [size for _, size in self.pieces]
         self._parts = {k: getattr(self, k).split(sizes) for k in flats}
+        owners = [i for i, _ in self.pieces]
+        self._first = np.searchsorted(owners, np.arange(len(self.names) + 1)).tolist()
         self.scratch = self.a.new_empty(max(sizes, default=0))
         self.set_masks({f.name: np.ones(f.groups, bool) for f in self.families})
 
@@ -104,6 +106,11 @@ class State:
         """The named buffers ("theta": the parameters), piece by piece: several operations on a
         piece find it in the cache."""
         return zip(*(self._theta_pieces() if n == "theta" else self._parts[n] for n in names))
+
+    def split_one(self, i: int, *names: str) -> Iterator[tuple[torch.Tensor, ...]]:
+        """The pieces of parameter i in the named buffers."""
+        part = slice(self._first[i], self._first[i + 1])
+        return zip(*(self._parts[n][part] for n in names))
 
     def _theta_pieces(self) -> Iterator[torch.Tensor]:
         for p, stride in zip(self.thetas, self.strides):
@@ -144,7 +151,7 @@ class State:
     def set_masks(self, masks: Masks) -> None:
         self.masks = {f.name: np.asarray(masks[f.name], bool) for f in self.families}
         self.dropped = Dropped(self.families, self.masks, self.shapes, self.device)
-        self._cut = [self.number[n] for n in self.dropped.names()]
+        self._cut = {self.number[n]: n for n in self.dropped.names()}
 
     def kept(self) -> int:
         """Elements a leader sends: kept ones of masked parameters, all of the others."""
@@ -153,9 +160,14 @@ class State:
 
     def zero_dropped_(self, views: Sequence[torch.Tensor]) -> None:
         """m * x by selection, in place, for one tensor per parameter (None: left out)."""
-        for i in self._cut:
+        for i, name in self._cut.items():
             if views[i] is not None:
-                self.dropped.zero_(self.names[i], views[i])
+                self.dropped.zero_(name, views[i])
+
+    def zero_dropped_of_(self, i: int, views: Sequence[torch.Tensor]) -> None:
+        """The same for parameter i alone."""
+        if i in self._cut:
+            self.dropped.zero_(self._cut[i], views[i])
 
     def load_thetas_(self, views: Sequence[torch.Tensor]) -> None:
         """views <- theta."""
@@ -192,22 +204,25 @@ def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -
             target.copy_(source)
 
 
-def add_proximal(state: State, grads: Sequence[torch.Tensor], decayed: bool = False) -> None:
-    """Step 1: g += rho1 * (theta - z_i + u_ij) = rho1 * (theta - w), in place.
+def add_proximal(
+    state: State, grads: Sequence[torch.Tensor], times: int = 1, decayed: bool = False
+) -> None:
+    """Step 1: g += times * rho1 * (theta - z_i + u_ij) = times * rho1 * (theta - w), in place.
 
-    decayed: the optimizer adds rho1 * theta itself (DecayPull), and w is left to add. In 16-bit
+    decayed: the optimizer adds the part of theta itself (DecayPull), and w is left to add. In 16-bit
     parameters the difference is taken in float32 first, for it is far smaller than either term.
     """
     pulls = state.views["w"]
     for run in state.runs():
+        rho = times * run.rho1
         for i in range(run.first, run.last):
             g, theta, w = grads[i], state.thetas[i].detach(), pulls[i]
             if run.low:
-                g.add_(torch.sub(w, theta).mul_(-run.rho1))
+                g.add_(torch.sub(w, theta).mul_(-rho))
                 continue
             if not decayed:
-                g.add_(theta, alpha=run.rho1)
-            g.add_(w, alpha=-run.rho1)
+                g.add_(theta, alpha=rho)
+            g.add_(w, alpha=-rho)
 
 
 class DecayPull:
