@@ -177,36 +177,38 @@ def consensus_and_duals(
     dot, sub = torch.dot, torch.sub
     if flips:  # v_i stays inside an unchanged mask by itself
         state.zero_dropped_(state.views["v"])
-    places = iter(norms.of("dz_i"))
     for i in range(len(state.names)):  # all steps with one parameter while it is in the cache
         minimise(state, exchange, i)
         if not hard:
             state.zero_dropped_of_(i, state.views["b"])  # 4: z_i = m * z~_i, v_i = m * v_i
-        for old, z_i, v, a, u_mean in state.split_one(i, "z_i", "b", "v", "a", "u_mean"):
-            difference = state.scratch[: len(z_i)]
-            sub(z_i, old, out=difference)
-            dot(difference, difference, out=next(places))
+        for z_i, v, a, u_mean in state.split_one(i, "b", "v", "a", "u_mean"):
             sub(a, z_i, out=u_mean)  # of the new u_ij: s_i - z_i
             torch.add(z_i, v, out=a)
-    state.swap("z_i", "b")
-    exchange.leaders_mean_(state.a)  # 5: z = mean over nodes of z_i + v_i
+    end = exchange.begin_leaders_mean_(state.a)  # 5: z = mean over nodes of z_i + v_i
     pieces = zip(
-        state.split("theta", "z", "a", "z_i", "v", "u", "w"),
-        zip(*(norms.of(k) for k in ("dz", "r2", "r1", "z_i", "u"))),
+        state.split("theta", "z_i", "b", "u", "w"),
+        zip(*(norms.of(k) for k in ("dz_i", "r1", "z_i", "u"))),
     )
-    for (theta, old, z, z_i, v, u, w), (dz, r2, r1, size, dual) in pieces:
-        difference = state.scratch[: len(z_i)]
-        sub(z, old, out=difference)
-        dot(difference, difference, out=dz)
-        sub(z_i, z, out=difference)
-        dot(difference, difference, out=r2)
-        v.add_(difference)  # 7: v_i += z_i - z, u_ij += theta_ij - z_i (u holds theta + u)
+    for (theta, old, z_i, u, w), (dz_i, r1, size, dual) in pieces:  # 7, while it is under way:
+        difference = state.scratch[: len(z_i)]  # u_ij += theta_ij - z_i; u holds theta + u
         sub(theta, z_i, out=difference)
         dot(difference, difference, out=r1)
         u.sub_(z_i)
         sub(z_i, u, out=w)
         dot(z_i, z_i, out=size)
         dot(u, u, out=dual)
+        sub(z_i, old, out=difference)
+        dot(difference, difference, out=dz_i)
+    state.swap("z_i", "b")
+    end()
+    pieces = zip(state.split("z", "a", "z_i", "v"), zip(norms.of("dz"), norms.of("r2")))
+    for (old, z, z_i, v), (dz, r2) in pieces:  # 7: v_i += z_i - z
+        difference = state.scratch[: len(z_i)]
+        sub(z, old, out=difference)
+        dot(difference, difference, out=dz)
+        sub(z_i, z, out=difference)
+        dot(difference, difference, out=r2)
+        v.add_(difference)
     state.swap("z", "a")
     out = norms.sums()
     out["r2"] /= exchange.P  # every rank of the node adds its share
