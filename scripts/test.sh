@@ -81,7 +81,10 @@ run_suites() {
   python3 scripts/count_tests.py "$folder" "${complete[@]}" >"$folder/test.counts"
   sed '$d' "$folder/test.counts"
   if grep -q '^failed:' "$folder/test.counts"; then
-    grep -hE -A 12 'Failure$|ERROR: |SUMMARY: |runtime error' "$folder/meson-logs/testlog.txt" | head -n 80 || true
+    grep -hE -A 12 'Failure$|ERROR: |runtime error' "$folder/meson-logs/testlog.txt" | head -n 60 || true
+    # The first report of a sanitizer, whole: its second half says with whom a race was.
+    sed -n '/WARNING: ThreadSanitizer\|ERROR: AddressSanitizer/,/SUMMARY: /p;/SUMMARY: /q' \
+      "$folder/meson-logs/testlog.txt" | cut -c 1-200 | head -n 70
     echo "(all of it: $folder/meson-logs/testlog.txt)"
   fi
   tail -n 1 "$folder/test.counts" >"$counts"

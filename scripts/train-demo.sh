@@ -5,7 +5,7 @@
 #
 #   scripts/train-demo.sh [--full] [OPTION...]
 #
-#   --full   three seeds on 1 Gbit/s and 100 Mbit/s, the same number of iterations each: one to two hours
+#   --full   three seeds on 1 Gbit/s and 100 Mbit/s, the same number of iterations each: about an hour
 #
 # Other options go to python/examples/compare_training.py (--help shows them). Results: build/training/.
 set -euo pipefail

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/inventory.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 
 #include "kernels/pack.h"
@@ -210,6 +213,23 @@ LibraryState probe_nccl_plugin(const std::vector<std::string>& symbols,
              : probe_library(kNcclPlugin, symbols, environment, SearchOrder::loader_first);
 }
 
+// The plugin would say it ten seconds into the job.
+void look_at_metrics(const std::string& file, Inventory& inventory) {
+  const std::filesystem::path path(file);
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  if (file.empty() || folder.string().find("%p") != std::string::npos) {
+    return;
+  }
+  std::error_code ignored;
+  const bool is_folder = std::filesystem::is_directory(path, ignored);
+  const int error = is_folder ? EISDIR : ::access(folder.c_str(), W_OK | X_OK) != 0 ? errno : 0;
+  if (error != 0) {
+    inventory.warnings.push_back(strf("PRUNEX_METRICS_FILE=%s cannot be written: %s: %s",
+                                      file.c_str(), (is_folder ? path : folder).c_str(),
+                                      errno_text(error).c_str()));
+  }
+}
+
 Inventory take_inventory(const Environment& environment) {
   Inventory inventory;
   Config config;
@@ -218,6 +238,7 @@ Inventory take_inventory(const Environment& environment) {
     config = loaded->config;
     inventory.config = std::move(loaded->values);
     inventory.warnings = std::move(loaded->warnings);
+    look_at_metrics(config.metrics_file, inventory);
   } else {
     inventory.problems.push_back(loaded.error().text);
   }

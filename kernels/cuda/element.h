@@ -21,6 +21,11 @@ template <class To, class From>
   return is_float(type) ? all >> 1 : all;
 }
 
+// The same where elements are bytes without a type: every bit counts.
+[[nodiscard]] constexpr uint64_t audited_bits(DType type, bool exact) {
+  return exact ? ~uint64_t{0} >> (64 - 8 * size_of(type)) : value_bits(type);
+}
+
 [[nodiscard]] PRUNEX_HD uint32_t leading_zeros(uint32_t v) {  // v != 0
 #if defined(__CUDA_ARCH__)
   return static_cast<uint32_t>(__clz(static_cast<int>(v)));

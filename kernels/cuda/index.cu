@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/scratch.h"
+#include "kernels/cuda/word_ranks.cuh"
 
 namespace prunex::cuda {
 namespace {
@@ -21,10 +22,6 @@ using Positions = thrust::counting_iterator<uint32_t>;
 struct Keeps {
   const uint8_t* cells;
   __host__ __device__ bool operator()(uint32_t i) const { return cells[i] != 0; }
-};
-struct SetBits {
-  const Word* words;
-  __host__ __device__ uint32_t operator()(uint32_t w) const { return popcount(words[w].bits); }
 };
 
 auto keep_flags(const uint8_t* cells) {
@@ -48,13 +45,6 @@ cudaError_t encode(void* temporary, size_t& bytes, const ByteMaskCall& call, boo
 cudaError_t sum_before(void* temporary, size_t& bytes, const uint32_t* values, uint32_t* sums,
                        uint64_t n, cudaStream_t stream) {
   return cub::DeviceScan::ExclusiveSum(temporary, bytes, values, sums, static_cast<int64_t>(n),
-                                       stream);
-}
-
-cudaError_t rank_words(void* temporary, size_t& bytes, const Word* words, uint32_t* ranks,
-                       uint64_t n, cudaStream_t stream) {
-  const auto counts = thrust::make_transform_iterator(Positions(0), SetBits{words});
-  return cub::DeviceScan::ExclusiveSum(temporary, bytes, counts, ranks, static_cast<int64_t>(n),
                                        stream);
 }
 
@@ -99,11 +89,6 @@ __global__ void __launch_bounds__(kMaxThreads)
   for (uint32_t t = blockIdx.x * blockDim.x + threadIdx.x; t < n; t += gridDim.x * blockDim.x) {
     tiles[t] = bitmap_tile(words, count, size, t);
   }
-}
-
-uint32_t grid_of(uint64_t items) {
-  const uint64_t blocks = (items + kMaxThreads - 1) / kMaxThreads;
-  return static_cast<uint32_t>(blocks < 1 ? 1 : blocks < kMaxBlocks ? blocks : kMaxBlocks);
 }
 
 uint64_t words_of(uint64_t count) { return (count + 31) / 32 + 1; }

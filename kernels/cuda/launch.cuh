@@ -17,6 +17,8 @@ struct Plan {
   size_t num_tiles, num_words;
   uint64_t count;          // plan_reserve: elements
   uint32_t tile_elements;  // plan_reserve
+  KeepArrays keeps;        // plan_reserve_keeps: of the device
+  uint64_t num_rows;       // plan_reserve_keeps
 };
 
 // What the blocks of an auditing launch leave for the last one to add up.
@@ -56,6 +58,10 @@ size_t mask_scratch_bytes(uint64_t count);
 int index_from_bytes(const ByteMaskCall* call, uint32_t* index, uint32_t* kept);
 int runs_from_bytes(const ByteMaskCall* call, uint32_t* begin, uint32_t* length, uint32_t* runs);
 int plan_from_bytes(const ByteMaskCall* call, Plan* plan, uint32_t* kept);
+// keeps.cu
+size_t keep_scratch_bytes(const Plan* plan);
+int plan_from_keeps(const KeepCall* call, Plan* plan, uint64_t* kept);
+int prepare_keeps();
 // score.cu
 size_t norm_scratch_bytes(const GroupShape* shape);
 int norms(const NormCall* call);

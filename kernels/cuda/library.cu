@@ -130,15 +130,23 @@ int plan_destroy(Plan* plan) {
   if (plan == nullptr) {
     return cudaSuccess;
   }
-  const cudaError_t tiles = cudaFree(plan->tiles);
-  const cudaError_t words = cudaFree(plan->words);
+  int error = cudaSuccess;
+  const KeepArrays& keeps = plan->keeps;
+  for (const void* p :
+       {static_cast<const void*>(plan->tiles), static_cast<const void*>(plan->words),
+        static_cast<const void*>(keeps.tensors), static_cast<const void*>(keeps.places),
+        static_cast<const void*>(keeps.tensor_of_row),
+        static_cast<const void*>(keeps.tensor_of_word)}) {
+    const cudaError_t freed = cudaFree(const_cast<void*>(p));
+    error = error != cudaSuccess ? error : freed;
+  }
   delete plan;
-  return tiles != cudaSuccess ? tiles : words;
+  return error;
 }
 
 // Everything that a later launch might allocate or load is there when this returns.
 int prepare_all() {
-  for (const auto step : {prepare_moves, prepare_reductions, prepare_blocks}) {
+  for (const auto step : {prepare_moves, prepare_reductions, prepare_blocks, prepare_keeps}) {
     const int error = step();
     if (error != cudaSuccess) {
       return error;
@@ -212,6 +220,38 @@ int plan_reserve(uint64_t count, uint32_t tile_elements, Plan** out) {
   return finish_plan(plan, fill_plan(*plan, tiles, (count + 31) / 32 + 1), out);
 }
 
+template <class T>
+int to_device(const T*& array, const T* from, size_t n) {
+  void* memory = nullptr;
+  int error = cudaMalloc(&memory, n != 0 ? n * sizeof(T) : 1);
+  array = static_cast<const T*>(memory);
+  return error != cudaSuccess || n == 0
+             ? error
+             : cudaMemcpy(memory, from, n * sizeof(T), cudaMemcpyHostToDevice);
+}
+
+int plan_reserve_keeps(const KeepImage* image, Plan** out) {
+  if (image->num_tiles > ~uint32_t{0}) {
+    return cudaErrorInvalidValue;
+  }
+  Plan* plan = new (std::nothrow) Plan{};
+  if (plan == nullptr) {
+    return cudaErrorMemoryAllocation;
+  }
+  plan->num_rows = image->num_rows;
+  int error = fill_plan(*plan, image->num_tiles, image->num_words);
+  const KeepArrays& from = image->arrays;
+  KeepArrays& to = plan->keeps;
+  error = error != cudaSuccess ? error : to_device(to.tensors, from.tensors, image->num_tensors);
+  error = error != cudaSuccess ? error : to_device(to.places, from.places, image->num_tiles);
+  error = error != cudaSuccess ? error
+                               : to_device(to.tensor_of_row, from.tensor_of_row, image->num_rows);
+  error = error != cudaSuccess
+              ? error
+              : to_device(to.tensor_of_word, from.tensor_of_word, image->num_words);
+  return finish_plan(plan, error, out);
+}
+
 size_t plan_tiles(const Plan* plan) { return plan->num_tiles; }
 size_t scratch_bytes() { return sizeof(AuditScratch); }
 
@@ -247,6 +287,7 @@ Table make_table() {
   t.plan_create = plan_create;
   t.plan_destroy = plan_destroy;
   t.plan_reserve = plan_reserve;
+  t.plan_reserve_keeps = plan_reserve_keeps;
   t.plan_tiles = plan_tiles;
   t.scratch_bytes = scratch_bytes;
   t.pack = pack;
@@ -259,6 +300,8 @@ Table make_table() {
   t.index_from_bytes = index_from_bytes;
   t.runs_from_bytes = runs_from_bytes;
   t.plan_from_bytes = plan_from_bytes;
+  t.keep_scratch_bytes = keep_scratch_bytes;
+  t.plan_from_keeps = plan_from_keeps;
   t.norm_scratch_bytes = norm_scratch_bytes;
   t.norms = norms;
   t.top_k_scratch_bytes = top_k_scratch_bytes;

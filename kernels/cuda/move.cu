@@ -44,7 +44,7 @@ Move move_for(const MoveCall& call) {
   m.from = static_cast<const std::byte*>(call.from);
   m.to = static_cast<std::byte*>(call.to);
   m.range = call.range;
-  m.value_bits = value_bits(call.type);
+  m.value_bits = audited_bits(call.type, call.exact);
   m.num_tiles = call.last_tile - call.first_tile;
   m.type = call.type;
   return m;

@@ -11,13 +11,14 @@
 #include <cstdint>
 
 #include "kernels/cuda/audit.h"
+#include "kernels/cuda/keeps.h"
 #include "kernels/cuda/norms.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/tile.h"
 
 namespace prunex::cuda {
 
-inline constexpr uint32_t kTableVersion = 1;
+inline constexpr uint32_t kTableVersion = 2;
 
 struct Probe {
   int devices = 0;
@@ -67,6 +68,9 @@ struct MoveCall {
   AuditRecord* record;
   void* scratch;
   void* stream;
+  // For bytes without a type: elements are what their size says, and a dropped one of which any bit
+  // is set is counted (so is -0.0).
+  bool exact = false;
 };
 
 // reduction.own >= 0: source[own] is element 0 of the plan's buffer; `move`'s `from` and `to` are
@@ -95,6 +99,19 @@ struct ByteMaskCall {
   const uint8_t* cells;
   uint64_t count;
   void* scratch;  // mask_scratch_bytes(count)
+  size_t scratch_bytes;
+  void* stream;
+};
+
+// What lower_keeps() made, in host memory.
+struct KeepImage {
+  KeepArrays arrays;
+  size_t num_tensors, num_tiles, num_rows, num_words;
+};
+
+struct KeepCall {
+  const uint8_t* keeps;  // all keep vectors, as the tensors say; any byte that is not zero keeps
+  void* scratch;         // keep_scratch_bytes(plan)
   size_t scratch_bytes;
   void* stream;
 };
@@ -156,6 +173,8 @@ struct Table {
   int (*plan_destroy)(Plan* plan);
   // Room for masks of `count` elements that are compiled on the device (plan_from_bytes).
   int (*plan_reserve)(uint64_t count, uint32_t tile_elements, Plan** out);
+  // The same for keep vectors of parameters whose shapes are known (plan_from_keeps).
+  int (*plan_reserve_keeps)(const KeepImage* image, Plan** out);
   size_t (*plan_tiles)(const Plan* plan);
 
   // ---- enqueued
@@ -177,6 +196,11 @@ struct Table {
                          uint32_t* runs);
   // Tiles and words of a reserved plan, and how many elements it keeps.
   int (*plan_from_bytes)(const ByteMaskCall* call, Plan* plan, uint32_t* kept);
+
+  size_t (*keep_scratch_bytes)(const Plan* plan);
+  // Tiles and words of a plan that was reserved for keep vectors, and how many elements it keeps:
+  // `kept` may be pinned host memory, or null.
+  int (*plan_from_keeps)(const KeepCall* call, Plan* plan, uint64_t* kept);
 
   size_t (*norm_scratch_bytes)(const GroupShape* shape);
   int (*norms)(const NormCall* call);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // prunex_all_reduce, requests and prunex_agree_mask.
+#include <chrono>
 #include <limits>
 
 #include "plugin/api/comms.h"
@@ -213,6 +214,29 @@ prunex_result_t prunex_request_test(prunex_request_t request, int* done) {
     }
     *done = 1;
     (void)requests().take(request);
+    return entry->request->wait();
+  });
+}
+
+prunex_result_t prunex_request_wait_for(prunex_request_t request, uint32_t milliseconds,
+                                        int* done) {
+  using namespace prunex::api;
+  return guard([&]() -> Result<> {
+    if (done == nullptr) {
+      return null_argument("done");
+    }
+    *done = 0;
+    auto entry = requests().find(request);
+    if (!entry) {
+      return tl::unexpected(entry.error());
+    }
+    if (!entry->request->wait_for(std::chrono::milliseconds(milliseconds))) {
+      return {};
+    }
+    if (auto taken = requests().take(request); !taken) {
+      return tl::unexpected(taken.error());  // another thread has the result
+    }
+    *done = 1;
     return entry->request->wait();
   });
 }

@@ -176,6 +176,18 @@ prunex_result_t prunex_comm_destroy(prunex_comm_t comm) {
   });
 }
 
+prunex_result_t prunex_comm_abort(prunex_comm_t comm) {
+  using namespace prunex::api;
+  return guard([&]() -> Result<> {
+    auto entry = find_own_comm(comm);
+    if (!entry) {
+      return tl::unexpected(entry.error());
+    }
+    (*entry)->comm->abort();
+    return {};
+  });
+}
+
 prunex_result_t prunex_comm_info(prunex_comm_t comm, prunex_comm_info_t* info) {
   using namespace prunex::api;
   return guard([&]() -> Result<> {

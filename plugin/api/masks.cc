@@ -5,6 +5,7 @@
 
 #include "plugin/api/error.h"
 #include "plugin/api/registry.h"
+#include "plugin/device/mask_plans.h"
 
 namespace prunex::api {
 namespace {
@@ -191,12 +192,14 @@ prunex_result_t prunex_register_mask(const void* base, const prunex_tensor_t* te
     if (auto fits = check_extent(*entry); !fits) {
       return fits;
     }
-    entry->version = std::move(*version);
+    entry->version = *version;
+    const size_t element_bytes = size_of(entry->type);
     auto id = Registry::instance().add(std::move(entry));
     if (!id) {
       return tl::unexpected(id.error());
     }
     *out = *id;
+    prunex::device::MaskPlans::instance().prepare(base, (*version)->mask, element_bytes);
     return {};
   });
 }
@@ -212,7 +215,12 @@ prunex_result_t prunex_update_mask(prunex_mask_t mask, const prunex_mask_desc_t*
     if (!version) {
       return tl::unexpected(version.error());
     }
-    return Registry::instance().update(mask, std::move(*version));
+    if (auto updated = Registry::instance().update(mask, *version); !updated) {
+      return updated;
+    }
+    prunex::device::MaskPlans::instance().prepare(reinterpret_cast<const void*>((*entry)->base),
+                                                  (*version)->mask, size_of((*entry)->type));
+    return {};
   });
 }
 

@@ -156,6 +156,17 @@ Lookup Registry::find_range(const void* ptr, uint64_t bytes, RangeHit* out) cons
   return Lookup::miss;
 }
 
+std::vector<Registry::Addressed> Registry::addressed() const {
+  const std::shared_lock lock(mutex_);
+  std::vector<Addressed> out;
+  out.reserve(by_address_.size());
+  for (const auto& [base, entry] : by_address_) {
+    out.push_back(
+        {reinterpret_cast<const void*>(base), entry->version->mask, size_of(entry->type)});
+  }
+  return out;
+}
+
 Result<uint64_t> Registry::add_layout(std::vector<LayoutSegment> segments, uint64_t count) {
   const std::unique_lock lock(mutex_);
   LayoutEntry entry;

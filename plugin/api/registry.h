@@ -77,6 +77,14 @@ class Registry {
   // stale; one of no bytes is a miss. O(log); may run beside everything else.
   [[nodiscard]] Lookup find_range(const void* ptr, uint64_t bytes, RangeHit* out) const;
 
+  // All masks that have an address, as they are now.
+  struct Addressed {
+    const void* base;
+    std::shared_ptr<const CompiledMask> mask;
+    size_t element_bytes;
+  };
+  [[nodiscard]] std::vector<Addressed> addressed() const;
+
   struct LayoutSegment {
     uint64_t offset = 0, count = 0;
     std::shared_ptr<MaskEntry> mask;

@@ -25,6 +25,18 @@ constexpr Launcher kLaunchers[] = {
     {"SLURM_PROCID", "SLURM_NTASKS", true},
 };
 
+// Slips between a variable's name and one of ours. PRUNEX_QPS for PRUNEX_IB_QPS, its middle left
+// out, is one slip.
+size_t distance_to(std::string_view name, std::string_view known) {
+  constexpr std::string_view kPrefix = "PRUNEX_";
+  size_t best = edit_distance(name, known);
+  const size_t last = known.rfind('_') + 1;
+  if (name.starts_with(kPrefix) && last > kPrefix.size()) {
+    best = std::min(best, 1 + edit_distance(name.substr(kPrefix.size()), known.substr(last)));
+  }
+  return best;
+}
+
 std::string shown(std::string_view value) {
   constexpr size_t kMost = 120;
   std::string out(value.substr(0, kMost));
@@ -127,7 +139,7 @@ class Loader {
       size_t best = SIZE_MAX;
       const char* nearest = nullptr;
       for (const ParsedRow& row : config_rows()) {
-        const size_t distance = edit_distance(name.substr(0, 64), row.doc.name);
+        const size_t distance = distance_to(name.substr(0, 64), row.doc.name);
         if (distance < best) {
           best = distance;
           nearest = row.doc.name;

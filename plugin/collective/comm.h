@@ -84,6 +84,8 @@ class Comm {
   [[nodiscard]] static Result<std::unique_ptr<Comm>> create(const CommOptions& options);
   ~Comm();           // waits for calls in flight
   void wait_idle();  // the same, and lives on
+  // Ends it on all ranks; from any thread, whatever is under way.
+  void abort();
 
   // Blocking, whatever spec.collective says.
   [[nodiscard]] Result<> call(const CallSpec& spec);

@@ -13,6 +13,11 @@ Result<> Completion::wait() {
   return result_;
 }
 
+bool Completion::wait_for(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  return ready_.wait_for(lock, time, [this] { return done(); });
+}
+
 void Completion::complete(Result<> result) {
   if (on_complete) {
     on_complete(result);
@@ -66,6 +71,15 @@ Error Comm::die_of_message(const Error& finding) {
   context_.memory.set_culprit({mine.culprit, mine.code == Code::timeout});
   context_.memory.ring();
   return to_error(control_->abort(mine));
+}
+
+void Comm::abort() {
+  Error finding;
+  finding.rank = context_.rank;
+  finding.code = Code::peer_lost;
+  finding.text = strf("rank %d has aborted this communicator", context_.rank);
+  (void)die_of_message(finding);
+  wake();
 }
 
 void Comm::progress_messages() {

@@ -125,7 +125,8 @@ Difference compare(int a, const CallRecord& x, int b, const CallRecord& y) {
   }
   if (x.extra != y.extra) {
     return {strf("rank %d and rank %d differ in the arguments of the call (budgets, incumbents, "
-                 "hysteresis or kind), or one of them was refused its own",
+                 "hysteresis or kind), or one of them was refused its own, a score that is not "
+                 "finite, say: its error tells",
                  a, b),
             false};
   }

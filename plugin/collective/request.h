@@ -2,6 +2,7 @@
 // Completion of something under way; shared by the caller and whoever works on it.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -14,6 +15,8 @@ class Completion {
  public:
   [[nodiscard]] bool done() const { return done_.load(std::memory_order_acquire); }
   [[nodiscard]] Result<> wait();  // blocks; every call has its own deadline
+  // Whether it is done within this time.
+  [[nodiscard]] bool wait_for(std::chrono::milliseconds time);
   void complete(Result<> result);
 
   std::function<void(const Result<>&)> on_complete;  // may be empty

@@ -69,6 +69,25 @@ void metric_by_kind(std::string& out, const char* name, const char* help, const 
   }
 }
 
+void metrics_of_device(std::string& out, const Totals& t) {
+  const struct {
+    const char* way;
+    const Totals::Device& count;
+  } ways[] = {{"packed", t.packed}, {"unpacked", t.unpacked}, {"copied", t.staged}};
+  out +=
+      "# HELP prunex_net_device_messages_total Messages of device memory: by kernels, or copied.\n"
+      "# TYPE prunex_net_device_messages_total counter\n";
+  for (const auto& [way, count] : ways) {
+    out += strf("prunex_net_device_messages_total{way=\"%s\"} %" PRIu64 "\n", way, count.messages);
+  }
+  out +=
+      "# HELP prunex_net_device_bytes_total Bytes of those messages, as NCCL counts them.\n"
+      "# TYPE prunex_net_device_bytes_total counter\n";
+  for (const auto& [way, count] : ways) {
+    out += strf("prunex_net_device_bytes_total{way=\"%s\"} %" PRIu64 "\n", way, count.bytes);
+  }
+}
+
 std::string label(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -111,6 +130,13 @@ void Totals::add(const ContextStats& stats) {
   };
   direction(sent, stats.sent);
   direction(received, stats.received);
+  const auto way = [](Device& into, const DeviceCounts::Way& from) {
+    into.messages += from.messages.get();
+    into.bytes += from.bytes.get();
+  };
+  way(packed, stats.device.packed);
+  way(unpacked, stats.device.unpacked);
+  way(staged, stats.device.staged);
   pack_ns += stats.sent.codec_ns.get();
   unpack_ns += stats.received.codec_ns.get();
   stale += stats.stale.get();
@@ -158,6 +184,10 @@ std::string summary(const Totals& t) {
                 t.coll_calls, megabytes(t.coll_logical).c_str(), megabytes(t.coll_wire).c_str(),
                 t.coll_dense, t.coll_union, t.coll_masked);
   }
+  if (t.packed.messages + t.unpacked.messages + t.staged.messages > 0) {
+    out += strf("; device memory: packed %" PRIu64 ", unpacked %" PRIu64 ", copied %" PRIu64,
+                t.packed.messages, t.unpacked.messages, t.staged.messages);
+  }
   const uint64_t violated = t.violated + t.coll_violated;
   if (t.stale + violated + t.coll_mismatched > 0) {
     out += strf("; stale %" PRIu64 ", violated %" PRIu64 ", mismatched %" PRIu64, t.stale, violated,
@@ -175,6 +205,7 @@ std::string metrics_text() {
                  &Totals::Kind::logical);
   metric_by_kind(out, "net_wire_bytes_total", "Bytes that crossed the network for them.", t,
                  &Totals::Kind::wire);
+  metrics_of_device(out, t);
   metric(out, "net_pack_nanoseconds_total", "Time of scanning, testing and packing.", t.pack_ns);
   metric(out, "net_unpack_nanoseconds_total", "Time of expanding.", t.unpack_ns);
   metric(out, "net_stale_total", "Messages that reached past a registered tensor.", t.stale);

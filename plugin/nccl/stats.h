@@ -46,6 +46,20 @@ struct DirectionCounts {
   [[nodiscard]] KindCounts& operator[](WireKind k) { return kind[static_cast<size_t>(k)]; }
 };
 
+// Messages of device memory.
+struct DeviceCounts {
+  struct Way {
+    Count messages, bytes;  // logical
+    void message(uint64_t logical) {
+      messages.add(1);
+      bytes.add(logical);
+    }
+  };
+  Way packed;    // tested and packed by kernels, those that then went raw included
+  Way unpacked;  // expanded by kernels
+  Way staged;    // copied through pinned memory, in either direction
+};
+
 struct CollCounts {
   Count calls, dense, masked, unioned, mismatched, violated;
   Count logical, wire, busy_ns;
@@ -58,6 +72,7 @@ struct MaskCounts : KindCounts {
 
 struct ContextStats {
   DirectionCounts sent, received;
+  DeviceCounts device;
   CollCounts coll;
   Count stale;     // messages of a registered tensor that did not lie inside it
   Count violated;  // messages with something where the mask promised zeros: sent as they were
@@ -79,6 +94,10 @@ struct Totals {
     uint64_t messages = 0, logical = 0, wire = 0;
   };
   std::array<Kind, kWireKinds> sent, received;
+  struct Device {
+    uint64_t messages = 0, bytes = 0;
+  };
+  Device packed, unpacked, staged;  // of device memory: DeviceCounts
   uint64_t pack_ns = 0, unpack_ns = 0, stale = 0, violated = 0, connects = 0, failures = 0;
   uint64_t coll_calls = 0, coll_dense = 0, coll_masked = 0, coll_union = 0, coll_mismatched = 0,
            coll_violated = 0, coll_logical = 0, coll_wire = 0, coll_ns = 0;

@@ -24,6 +24,9 @@ prunex_net_stats_t net_stats(const Totals& t) {
   out.unpack_ns = t.unpack_ns;
   out.stale = t.stale;
   out.violated = t.violated;
+  out.device_packed = t.packed.messages;
+  out.device_unpacked = t.unpacked.messages;
+  out.device_copied = t.staged.messages;
   return out;
 }
 

@@ -22,7 +22,7 @@ Result<Cookie> get_handle_prefix(Reader& in, size_t all, HandleKind kind) {
   const auto magic = in.get<uint32_t>();
   const auto version = in.get<uint16_t>();
   const unsigned theirs = in.get<uint8_t>();
-  (void)in.get<uint8_t>();
+  const auto spare = in.get<uint8_t>();
   Cookie cookie{};
   in.get(cookie);
   if (!in.ok() || magic != kHandleMagic) {
@@ -39,6 +39,9 @@ Result<Cookie> get_handle_prefix(Reader& in, size_t all, HandleKind kind) {
                 strf("the handle is for the %s transport, not for %s: both ends must "
                      "use the same transport",
                      name_of(theirs), name_of(static_cast<unsigned>(kind))));
+  }
+  if (spare != 0) {
+    return damaged_handle(all);
   }
   return cookie;
 }

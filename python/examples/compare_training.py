@@ -2,7 +2,7 @@
 """Runs train_cnn.py on an emulated cluster: two nodes of two ranks, a limited link between them.
 
 python3 compare_training.py                 one seed, 100 Mbit/s, under five minutes
-python3 compare_training.py --full          three seeds on 1 Gbit/s and 100 Mbit/s, one to two hours
+python3 compare_training.py --full          three seeds on 1 Gbit/s and 100 Mbit/s, about an hour
 
 Writes training.json, a plot (PNG) per rate and training.md, and prints the tables. Without --full every
 method trains for the same time; with it for the same number of iterations, so that their final
@@ -52,7 +52,7 @@ def arguments() -> argparse.Namespace:
     # Half of the channels too: for it the accuracy is stated.
     options.methods = options.methods or (METHODS + ("-0.4,prunex-0.5" if full else ""))
     if options.seconds is None and options.iterations is None:
-        options.seconds, options.iterations = (None, 160) if full else (24.0, None)
+        options.seconds, options.iterations = (None, 144) if full else (24.0, None)
     return options
 
 

@@ -146,6 +146,7 @@ class Prunex(Method):
             families,
             Ramp(keep, begin=1, end=7),
             local_steps=options.local_steps,
+            pull_every=4,
         )
         self.admm.set_epoch(0.0)
         self.keep, self.tuned = keep, False

@@ -87,6 +87,9 @@ def about_prunex(methods: Dict[str, List[Run]]) -> List[str]:
     for name, runs in methods.items():
         if not name.startswith("prunex"):
             continue
+        if not all("finetune" in r["phases"] for r in runs):
+            lines.append(f"{name}: too few iterations for the mask to be frozen; nothing to compare")
+            continue
         density = statistics.median(r["density"] for r in runs)
         number = statistics.median(sent(main_phase(r)) for r in runs)
         time = middle(runs, "time_s")
@@ -117,7 +120,7 @@ def about_prunex(methods: Dict[str, List[Run]]) -> List[str]:
         own = statistics.median(r["admm_cost"]["share"] for r in runs)
         each = statistics.median(r["admm_cost"]["own_s"] / r["admm_cost"]["steps"] for r in runs)
         line = f"  H-SADMM's own computation: {1e3 * each:.1f} ms per local step, {100 * own:.1f} % of "
-        line += "its phase's time"
+        line += "an iteration of its phase, rounds included"
         if "dense" in methods:
             line += (
                 f", {100 * each / middle(methods['dense'], 'time_s'):.1f} % of a dense iteration"

@@ -183,7 +183,15 @@ NET_KINDS = (
     "received_zero_block",
     "received_masked",
 )
-NET_COUNTERS = ("pack_ns", "unpack_ns", "stale", "violated")
+NET_COUNTERS = (
+    "pack_ns",
+    "unpack_ns",
+    "stale",
+    "violated",
+    "device_packed",
+    "device_unpacked",
+    "device_copied",
+)
 
 
 class NetStats(Sized):
@@ -210,6 +218,7 @@ _REQUIRED: Dict[str, Tuple[Any, ...]] = {
     "prunex_layout_info": (_HANDLE, c.POINTER(LayoutInfo)),
     "prunex_comm_create": (c.POINTER(CommConfig), c.POINTER(_HANDLE)),
     "prunex_comm_destroy": (_HANDLE,),
+    "prunex_comm_abort": (_HANDLE,),
     "prunex_comm_info": (_HANDLE, c.POINTER(CommInfo)),
     "prunex_comm_topology": (_HANDLE, c.c_void_p, c.c_size_t, c.POINTER(c.c_size_t)),
     "prunex_all_reduce": (
@@ -224,6 +233,7 @@ _REQUIRED: Dict[str, Tuple[Any, ...]] = {
     ),
     "prunex_request_test": (_HANDLE, c.POINTER(c.c_int)),
     "prunex_request_wait": (_HANDLE,),
+    "prunex_request_wait_for": (_HANDLE, c.c_uint32, c.POINTER(c.c_int)),
     "prunex_agree_mask": (_HANDLE, c.c_void_p, c.c_size_t, c.POINTER(Agree), c.c_void_p),
     "prunex_stats": (_HANDLE, c.POINTER(Stats)),
     "prunex_net_stats": (c.POINTER(NetStats),),

@@ -15,6 +15,11 @@ from .errors import Error, Unsupported, error_of
 SONAME = "libprunex.so"
 VARIABLE = "PRUNEX_LIBRARY"
 _PACKAGE = Path(__file__).resolve().parent
+# Programs change folders before the library is opened: a relative path is one of the start's.
+try:
+    _STARTED_IN = Path.cwd()
+except OSError:  # a folder that is gone
+    _STARTED_IN = Path("/")
 _lock = threading.Lock()
 _loaded: Optional[ctypes.CDLL] = None
 
@@ -50,11 +55,12 @@ def _candidates() -> List[Path]:
     """Where a copy may lie, best first. An explicit choice that is not there is an error."""
     chosen = os.environ.get(VARIABLE)
     if chosen:
-        path = Path(chosen)
+        path = _STARTED_IN / chosen
         if path.is_dir():
             path = path / SONAME
         if not path.is_file():
-            raise Error(f"{VARIABLE}={chosen}: there is no file {path}")
+            note = "" if os.path.isabs(chosen) else " (relative to where prunex was imported)"
+            raise Error(f"{VARIABLE}={chosen}: there is no file {path}{note}")
         return [path]
     out = [_PACKAGE / "lib" / SONAME]
     # A checkout: python/prunex beside build/.

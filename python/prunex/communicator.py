@@ -15,6 +15,7 @@ from ._closing import Closing
 from ._library import check, library, optional
 from ._memory import Memory, as_bytes, contiguous_memory, dtype_name, is_bool, is_cuda, is_torch
 from ._store import StoreAdapter
+from ._waiting import InFlight, on_main_thread, run
 from .errors import InvalidArgument, InvalidHandle
 from .layout import Layout
 from .request import Request
@@ -49,8 +50,12 @@ class Communicator(Closing):
     or timedelta, of start-up and every call (PRUNEX_TIMEOUT, 1800).
 
     Timeout if a rank does not come, naming it. A context manager; also closed when collected. Not
-    to be used after a fork. Python acts on Ctrl-C only once a call has returned; SIGTERM and
-    SIGQUIT (Ctrl-\\) end a process that waits for other ranks at once.
+    to be used after a fork.
+
+    Ctrl-C ends a wait on the main thread within a moment. The call itself goes on: it may still
+    write its buffers, which are kept alive, and later calls queue behind it. :meth:`close` then gives
+    the communicator up, and the other ranks get PeerLost; where all ranks carry on together, it need
+    not be closed.
     """
 
     def __init__(
@@ -64,7 +69,7 @@ class Communicator(Closing):
         timeout: Union[None, float, timedelta] = None,
     ) -> None:
         self._handle = 0
-        self._in_flight: Dict[int, Tuple[Any, ...]] = {}
+        self._in_flight = InFlight()
         if (rank is None) != (size is None):
             raise InvalidArgument(f"rank is {rank} and size is {size}: give both or neither")
         adapter = None
@@ -80,9 +85,17 @@ class Communicator(Closing):
             timeout_s=_seconds(timeout),
         )
         out = ctypes.c_uint64()
-        code = library().prunex_comm_create(ctypes.byref(config), ctypes.byref(out))
+        functions = library()
+
+        def create() -> int:
+            return functions.prunex_comm_create(ctypes.byref(config), ctypes.byref(out))
+
+        def undo() -> None:
+            functions.prunex_comm_abort(out.value)
+            functions.prunex_comm_destroy(out.value)
+
         try:
-            check(code)
+            run(create, undo)
         except Exception as error:
             if adapter is not None and adapter.error is not None:
                 raise error from adapter.error
@@ -180,13 +193,22 @@ class Communicator(Closing):
         stream: Optional[int] = None,
     ) -> Any:
         call = _api.Call(scope=_choice(scope, _api.SCOPES, "scope"), stream=stream)
-        if not async_op:
+        # On a stream a call only enqueues; there is nothing that a signal would have to end.
+        if not async_op and (stream is not None or not on_main_thread()):
             check(function(call))
             return result
-        request = ctypes.c_uint64()
-        call.request = ctypes.pointer(request)
-        check(function(call))
-        return Request(self._in_flight, request.value, buffers, result)
+        handle = ctypes.c_uint64()
+        call.request = ctypes.pointer(handle)
+        held = self._in_flight.buffers
+        held[id(call)] = buffers  # should a signal's exception come before there is a Request
+        try:
+            check(function(call))
+        except Exception:
+            del held[id(call)]
+            raise
+        request = Request(self._in_flight, handle.value, buffers, result)
+        del held[id(call)]
+        return request if async_op else request.wait()
 
     # ---- masks
 
@@ -244,11 +266,15 @@ class Communicator(Closing):
                 )
             agree.incumbents = held.ctypes.data
         out = np.zeros(values.size, dtype=np.uint8)
-        check(
-            library().prunex_agree_mask(
-                self.handle, values.ctypes.data, values.size, ctypes.byref(agree), out.ctypes.data
+        function, handle = library().prunex_agree_mask, self.handle
+        used = values, held, out  # as long as the call, which may outlive this one
+
+        def ask() -> int:
+            return function(
+                handle, used[0].ctypes.data, values.size, ctypes.byref(agree), used[2].ctypes.data
             )
-        )
+
+        run(ask)
         return out != 0
 
     # ---- the other collectives; Unsupported with a library that lacks them
@@ -304,7 +330,8 @@ class Communicator(Closing):
 
     def barrier(self) -> None:
         """Returns once all ranks have come."""
-        check(optional("prunex_barrier")(self.handle))
+        function, handle = optional("prunex_barrier"), self.handle
+        run(lambda: function(handle))
 
     def send(self, buffer: Any, peer: int, tag: int = 0, async_op: bool = False) -> Any:
         """Sends buffer to rank peer, which calls :meth:`recv` with as many bytes and this tag."""
@@ -352,13 +379,19 @@ class Communicator(Closing):
         return Stats(*(getattr(stats, field) for field in Stats._fields))
 
     def close(self) -> None:
-        """Waits for this rank's calls and frees it. Not collective. May be called again."""
+        """Waits for this rank's calls and frees it. Not collective. May be called again.
+
+        If a wait for one of the calls was broken off (Ctrl-C), the others are not waited for: the
+        communicator ends on all ranks.
+        """
         handle, self._handle = self._handle, 0
         if handle:
             try:
+                if self._in_flight.interrupted:
+                    library().prunex_comm_abort(handle)
                 check(library().prunex_comm_destroy(handle))
             finally:
-                self._in_flight.clear()
+                self._in_flight = InFlight()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Communicator belongs to its process and cannot be pickled")

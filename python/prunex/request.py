@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, NoReturn, Optional, Tuple
 
 from ._library import check, library
+from ._waiting import InFlight, wait_for_request
 
 __all__ = ["Request"]
 
@@ -21,7 +22,7 @@ class Request:
 
     def __init__(
         self,
-        in_flight: Dict[int, Tuple[Any, ...]],
+        in_flight: InFlight,
         handle: int,
         buffers: Tuple[Any, ...],
         result: Any,
@@ -32,7 +33,7 @@ class Request:
         self._lock = threading.Lock()
         self._ended = False
         self._error: Optional[BaseException] = None
-        in_flight[handle] = buffers
+        in_flight.buffers[handle] = buffers
 
     def _end(self, code: int) -> None:
         try:
@@ -40,16 +41,18 @@ class Request:
         except Exception as error:
             self._error = error
         self._ended = True
-        self._in_flight.pop(self._handle, None)
+        self._in_flight.ended(self._handle)
 
     def wait(self) -> Any:
         """Waits for the end, at most the communicator's timeout, and returns the receive buffer.
 
-        Raises what the call raised: Mismatch, Timeout, PeerLost, ...
+        Raises what the call raised: Mismatch, Timeout, PeerLost, ... On the main thread signal
+        handlers run meanwhile; after one that raises (Ctrl-C) the call goes on, and wait() can be
+        called again.
         """
         with self._lock:
             if not self._ended:
-                self._end(library().prunex_request_wait(self._handle))
+                self._end(wait_for_request(self._handle, self._in_flight))
         if self._error is not None:
             raise self._error
         return self._result
@@ -69,3 +72,9 @@ class Request:
             return self._ended
         finally:
             self._lock.release()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Request is a call in flight of this process and cannot be pickled: wait() for it, and "
+            "pickle what it returns"
+        )

@@ -56,7 +56,10 @@ class NetKind(NamedTuple):
 
 
 class NetStats(NamedTuple):
-    """What the NCCL plugin of this process carried; kinds: raw, zero_block, masked."""
+    """What the NCCL plugin of this process carried; kinds: raw, zero_block, masked.
+
+    device_*: messages of device memory, packed or expanded by kernels, or copied as they were.
+    """
 
     sent: Dict[str, NetKind]
     received: Dict[str, NetKind]
@@ -64,6 +67,9 @@ class NetStats(NamedTuple):
     unpack_ns: int
     stale: int
     violated: int
+    device_packed: int
+    device_unpacked: int
+    device_copied: int
 
 
 def net_stats() -> NetStats:

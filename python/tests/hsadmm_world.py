@@ -111,7 +111,7 @@ class Comm:
         return sum(self.world.nodes[:node])
 
     def all_reduce(self, send, recv=None, op="sum", layout=None, scope="world", async_op=False):
-        assert op in ("sum", "avg") and not async_op and send.is_contiguous()
+        assert op in ("sum", "avg") and send.is_contiguous()
         keep = None if layout is None else layout.keep()
         values = self.world.gather(self.rank, (send.clone(), scope, send.numel(), keep))
         assert len({v[1:3] for v in values}) == 1, "ranks make different calls"
@@ -135,7 +135,10 @@ class Comm:
         if scope == "leaders" and self.rank == 0:
             sent = send.numel() if keep is None else int(keep.sum())
             self.world.wire.append((sent, send.element_size()))
-        (send if recv is None else recv).copy_(total)
+        target = send if recv is None else recv
+        if async_op:
+            return Later(target, total)
+        target.copy_(total)
         return recv
 
     def agree_mask(
@@ -158,6 +161,21 @@ class Comm:
         if self.rank == 0:
             self.world.agreed.append(len(scores))
         return choose(total, Budget(tuple(layer_groups), tuple(layer_keep)), incumbents, hysteresis)
+
+
+class Later:
+    """A request that ends in wait(): what is computed meanwhile must not need the result."""
+
+    def __init__(self, target, total):
+        self.target, self.total = target, total
+        target.fill_(float("nan"))
+
+    def done(self):
+        return False
+
+    def wait(self):
+        self.target.copy_(self.total)
+        return self.target
 
 
 def torch_bool(array):

@@ -1,29 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that die, stay away or close while data move, as real processes: every survivor fails and
 // names the same rank. A program of its own: it forks before it has threads.
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include "plugin/base/fd.h"
 #include "tests/api/api_world.h"
-
-#include <netinet/in.h>
-#include <sys/socket.h>
+#include "tests/collective/rank_processes.h"
 
 namespace prunex::test {
 namespace {
-
-int free_port() {
-  const Fd fd(::socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t n = sizeof at;
-  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
-  EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &n), 0);
-  return ntohs(at.sin_port);
-}
 
 constexpr double kTimeoutS = 3;
 constexpr size_t kSize = 2'000'000;
@@ -108,34 +90,21 @@ class DataFaults : public ::testing::TestWithParam<Scenario> {};
 TEST_P(DataFaults, SurvivorsNameTheSameRank) {
   const Scenario& s = GetParam();
   const int port = free_port();
-  std::vector<pid_t> pids;
-  std::vector<Fd> pipes;
-  for (int r = 0; r < static_cast<int>(s.node_of.size()); ++r) {
-    int fds[2];
-    ASSERT_EQ(::pipe(fds), 0);
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      ::alarm(60);  // nothing outlives the test
-      live(s, r, port, fds[1]);
-      ::pause();  // an orderly end is another thing to notice
-      ::_exit(0);
-    }
-    ASSERT_GT(pid, 0) << "fork failed";  // -1 would be everybody to kill()
-    ::close(fds[1]);
-    pipes.emplace_back(fds[0]);
-    pids.push_back(pid);
-  }
-  const auto victim = static_cast<size_t>(s.victim);
+  const int size = static_cast<int>(s.node_of.size());
+  const RankProcesses ranks(size, 60, [&](int rank, int report_fd) {
+    live(s, rank, port, report_fd);
+    ::pause();  // an orderly end is another thing to notice
+  });
   if (s.fault == Scenario::Fault::kill) {
     std::this_thread::sleep_for(std::chrono::milliseconds(800));
-    ::kill(pids[victim], SIGKILL);
+    ranks.signal(s.victim, SIGKILL);
   }
-  for (size_t r = 0; r < pids.size(); ++r) {
-    if (r == victim) {
+  for (int r = 0; r < size; ++r) {
+    if (r == s.victim) {
       continue;
     }
     Report report;
-    if (::read(pipes[r].get(), &report, sizeof report) != ssize_t{sizeof report}) {
+    if (!ranks.read(r, &report)) {
       ADD_FAILURE() << "rank " << r << " did not report";
       continue;
     }
@@ -145,10 +114,6 @@ TEST_P(DataFaults, SurvivorsNameTheSameRank) {
     EXPECT_NE(std::string(report.text).find("rank " + std::to_string(s.victim)), std::string::npos)
         << "rank " << r << ": " << report.text;
     EXPECT_EQ(report.again, report.code) << "rank " << r;
-  }
-  for (const pid_t pid : pids) {
-    ::kill(pid, SIGKILL);
-    ::waitpid(pid, nullptr, 0);
   }
 }
 

@@ -347,6 +347,12 @@ TEST(Reports, A20_typo_or_junk_is_seen) {
   ASSERT_TRUE(loaded);
   ASSERT_THAT(loaded->warnings, SizeIs(1));
   EXPECT_THAT(loaded->warnings[0], AllOf(HasSubstr("PRUNEX_STREAMZ"), HasSubstr("PRUNEX_STREAMS")));
+  for (const char* name : {"PRUNEX_QPZ", "PRUNEX_QPS"}) {
+    loaded = load({{name, "2"}});
+    ASSERT_TRUE(loaded);
+    ASSERT_THAT(loaded->warnings, SizeIs(1));
+    EXPECT_THAT(loaded->warnings[0], HasSubstr("the nearest is PRUNEX_IB_QPS"));
+  }
   loaded = load({{"PRUNX_STREAMS", "2"}});
   ASSERT_TRUE(loaded);
   ASSERT_THAT(loaded->warnings, SizeIs(1));

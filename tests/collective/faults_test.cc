@@ -2,21 +2,12 @@
 // Ranks that die, stop or come late, as real processes: every survivor fails in the same call or
 // the next, all name the same rank, and a fresh communicator works afterwards in the same
 // processes.
-#include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <signal.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <cstring>
-#include <functional>
 #include <thread>
-#include <vector>
 
-#include "plugin/base/fd.h"
 #include "plugin/collective/comm.h"
+#include "tests/collective/rank_processes.h"
 
 namespace prunex::test {
 namespace {
@@ -25,17 +16,6 @@ using collective::CallSpec;
 using collective::Comm;
 using collective::CommOptions;
 using collective::Scope;
-
-int free_port() {
-  const Fd fd(::socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t n = sizeof at;
-  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
-  EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &n), 0);
-  return ntohs(at.sin_port);
-}
 
 // What a survivor tells the test through its pipe.
 struct Report {
@@ -131,47 +111,24 @@ TEST_P(Faults, SurvivorsNameTheSameRankAndGoOn) {
   const Scenario& s = GetParam();
   const int size = static_cast<int>(s.node_of.size());
   const std::vector<int> ports = {free_port(), free_port()};
-  std::vector<pid_t> pids;
-  std::vector<Fd> pipes;
-  for (int r = 0; r < size; ++r) {
-    int fds[2];
-    ASSERT_EQ(::pipe(fds), 0);
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      ::alarm(100);  // nothing outlives the test
-      survive(s, r, ports, fds[1]);
-      ::_exit(0);
-    }
-    ASSERT_GT(pid, 0) << "fork failed";  // -1 would be everybody to kill()
-    ::close(fds[1]);
-    pipes.emplace_back(fds[0]);
-    pids.push_back(pid);
-  }
-  const auto victim = static_cast<size_t>(s.victim);
+  const RankProcesses ranks(size, 100,
+                            [&](int rank, int report_fd) { survive(s, rank, ports, report_fd); });
   if (s.fault == Scenario::Fault::kill || s.fault == Scenario::Fault::stop) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-    ::kill(pids[victim], s.fault == Scenario::Fault::kill ? SIGKILL : SIGSTOP);
+    ranks.signal(s.victim, s.fault == Scenario::Fault::kill ? SIGKILL : SIGSTOP);
   }
-  for (size_t r = 0; r < pids.size(); ++r) {
-    if (r == victim) {
+  for (int r = 0; r < size; ++r) {
+    if (r == s.victim) {
       continue;
     }
     Report report;
-    ASSERT_EQ(::read(pipes[r].get(), &report, sizeof report), ssize_t{sizeof report})
-        << "rank " << r << " did not report";
+    ASSERT_TRUE(ranks.read(r, &report)) << "rank " << r << " did not report";
     EXPECT_EQ(report.failed, 1) << "rank " << r << ": " << report.text;
     EXPECT_EQ(report.rank, s.victim) << "rank " << r << ": " << report.text;
     EXPECT_NE(std::string(report.text).find("rank " + std::to_string(s.victim)), std::string::npos)
         << report.text;
     EXPECT_EQ(report.again, 1) << "rank " << r;
     EXPECT_EQ(report.fresh, 1) << "rank " << r << ": " << report.text;
-  }
-  if (s.fault == Scenario::Fault::stop) {
-    ::kill(pids[victim], SIGCONT);
-    ::kill(pids[victim], SIGKILL);
-  }
-  for (const pid_t pid : pids) {
-    ::waitpid(pid, nullptr, 0);
   }
 }
 

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/cuda/lower_keeps.h"
 #include "kernels/exact.h"
 #include "kernels/pack.h"
+#include "tests/cuda/keep_bucket.h"
 #include "tests/kernels/pack_support.h"
 #include "tools/cuda_device.cuh"
 
@@ -106,6 +108,49 @@ TEST_F(CudaDeviceIndex, positions_runs_and_plans_of_byte_masks) {
       EXPECT_EQ(to.get_as<uint32_t>(), want);
       table().plan_destroy(plan);
     }
+  }
+}
+
+TEST_F(CudaDeviceIndex, plans_of_keep_vectors) {
+  Rng rng(5);
+  for (int round = 0; round < 30; ++round) {
+    const KeepBucket bucket = random_keep_bucket(rng);
+    const auto lowered = cuda::lower_keeps(bucket.tensors, uint32_t{32} << below(rng, 8));
+    ASSERT_TRUE(lowered) << lowered.error().text;
+    const cuda::KeepImage image{lowered->arrays(), lowered->tensors.size(), lowered->places.size(),
+                                lowered->tensor_of_row.size(), lowered->tensor_of_word.size()};
+    cuda::Plan* plan = nullptr;
+    ASSERT_EQ(table().plan_reserve_keeps(&image, &plan), cudaSuccess);
+    const DeviceMemory keeps(bytes_of(bucket.keeps), 0), total(8);
+    const DeviceMemory scratch(table().keep_scratch_bytes(plan));
+    const cuda::KeepCall call{keeps.as<uint8_t>(), scratch.data(), scratch.size(), nullptr};
+    for (int again = 0; again < 2; ++again) {  // a plan may be filled again
+      ASSERT_EQ(table().plan_from_keeps(&call, plan, total.as<uint64_t>()), cudaSuccess);
+    }
+    const Layout& layout = bucket.layout;
+    ASSERT_EQ(total.get_as<uint64_t>()[0], layout.kept);
+    std::vector<uint32_t> values(layout.count), want(layout.kept + 1), back(layout.count, 1);
+    std::iota(values.begin(), values.end(), 1u);
+    const Slice all{0, layout.kept, 0, layout.count};
+    pack(layout, DType::u32, values.data(), all, want.data());
+    unpack(layout, DType::u32, want.data(), all, back.data());
+    want.resize(layout.kept);
+    const DeviceMemory from(bytes_of(values), 0), to(want.size() * 4);
+    cuda::MoveCall move{};
+    move.plan = plan;
+    move.type = DType::u32;
+    move.range = {0, layout.count, 0};
+    move.last_tile = static_cast<uint32_t>(table().plan_tiles(plan));
+    move.from = from.data();
+    move.to = to.data();
+    ASSERT_EQ(table().pack(&move), cudaSuccess);
+    EXPECT_EQ(to.get_as<uint32_t>(), want) << "round " << round;
+    from.fill(0xa5);
+    move.from = to.data();
+    move.to = from.data();
+    ASSERT_EQ(table().unpack(&move), cudaSuccess);
+    EXPECT_EQ(from.get_as<uint32_t>(), back) << "round " << round;
+    table().plan_destroy(plan);
   }
 }
 

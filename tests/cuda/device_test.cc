@@ -3,6 +3,8 @@
 // a graph. Without one, every test skips and says why.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "kernels/pack.h"
 #include "tests/kernels/pack_support.h"
 #include "tools/cuda_device.cuh"
@@ -79,6 +81,29 @@ TEST_F(CudaDevice, every_structure_type_and_alignment) {
         check(c, type, buffer, cut(c, 0, c.layout.kept), plan, shift);
       }
     }
+  }
+}
+
+// -0.0 in a dropped place is found by an exact audit alone.
+TEST_F(CudaDevice, exact_audit_counts_signs) {
+  MaskBuilder b(4096);
+  b.panel(0, 64, 64, 32, -1);
+  const Case c = make_case("halves", {b.build()}, {4096});
+  const DevicePlan plan(c.layout, 1024);
+  std::vector<float> values(4096, 0.0F);
+  for (size_t i = 40; i < values.size(); i += 64) {
+    values[i] = -0.0F;
+  }
+  std::vector<std::byte> bytes(values.size() * sizeof(float));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  const DeviceMemory from(bytes, 0), to(c.layout.kept * 4), record(sizeof(cuda::AuditRecord));
+  cuda::MoveCall call = plan.call(DType::f32, cut(c, 0, c.layout.kept), from.data(), to.data());
+  call.record = record.as<cuda::AuditRecord>();
+  call.scratch = scratch_->data();
+  for (const bool exact : {false, true}) {
+    call.exact = exact;
+    ASSERT_EQ(table().pack(&call), cudaSuccess);
+    EXPECT_EQ(record.get_as<cuda::AuditRecord>()[0].lossless, exact ? 64u : 0u);
   }
 }
 

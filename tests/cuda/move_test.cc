@@ -3,9 +3,11 @@
 // host's scalar kernels and an element-by-element account of what is dropped.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 
+#include "kernels/exact.h"
 #include "kernels/pack.h"
 #include "tests/cuda/emulate.h"
 #include "tests/kernels/mask_reference.h"
@@ -197,6 +199,39 @@ TEST_F(CudaMove, random_buckets_of_compiled_masks) {
                 below(rng, 16 / size_of(type)) * size_of(type));
     if (HasFatalFailure()) {
       return;
+    }
+  }
+}
+
+// Bytes without a type, as messages are: the count of dropped elements with any bit set, -0.0's
+// sign among them, is the host's exact kernel's.
+TEST_F(CudaMove, exact_audit_counts_every_bit) {
+  Rng rng(7);
+  for (const Case& c : all_cases(24)) {
+    if (c.layout.segments.size() != 1 || c.layout.segments[0].mask == nullptr) {
+      continue;
+    }
+    const CompiledMask& mask = *c.layout.segments[0].mask;
+    const cuda::Lowered plan = cuda::lower(c.layout, kTiles[below(rng, 5)]);
+    for (const DType type : {DType::u8, DType::f16, DType::f32, DType::u32, DType::u64}) {
+      const auto log2_size = static_cast<unsigned>(std::countr_zero(size_of(type)));
+      std::vector<std::byte> buffer(c.layout.count * size_of(type));
+      fill(c, type, rng, 1'000'000, buffer.data());
+      for (int i = 0; i < 5; ++i) {  // the top byte alone: a sign, or a part of an integer
+        buffer[(below(rng, c.layout.count) + 1) * size_of(type) - 1] = std::byte{0x80};
+      }
+      const uint64_t begin = below(rng, mask.count + 1),
+                     end = begin + below(rng, mask.count - begin + 1);
+      const size_t kept = kept_before(mask, end) - kept_before(mask, begin);
+      std::vector<std::byte> want(kept * size_of(type) + 1), got(want.size());
+      const ExactPack host =
+          pack_exact(mask, log2_size, begin, end, buffer.data() + begin * size_of(type),
+                     want.data(), want.data() + kept * size_of(type));
+      cuda::AuditRecord record;
+      emulate_pack({2, 64}, plan, {begin, end, kept_before(mask, begin)}, type, buffer.data(),
+                   got.data(), &record, true);
+      ASSERT_EQ(got, want) << c.name << " " << prunex::name_of(type);
+      EXPECT_EQ(record.lossless, host.nonzero) << c.name << " " << prunex::name_of(type);
     }
   }
 }

@@ -1,42 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/device/fake_cuda.h"
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <utility>
 
-#include "tests/cuda/emulate.h"
+#include "tests/device/fake_state.h"
 
 namespace prunex::test {
 namespace {
 
-using cuda::Plan;
-
-struct FakePlan {
-  cuda::Lowered lowered;
-};
 struct FakeEvent {
   std::atomic<uint64_t> asked{0}, reached{0};
 };
 
+struct Allocation {
+  size_t bytes;
+  cuda::PointerFacts facts;
+};
 std::mutex memory_mutex;
-std::map<uintptr_t, std::pair<size_t, int>> memory;  // base: bytes, device
+std::map<uintptr_t, Allocation> memory;  // by base
 std::atomic<int> alive{0}, made{0}, waits{0};
 std::atomic<bool> held{false};
-std::atomic<int> event_fault{0};
+std::array<std::atomic<int>, kFakeCalls> faults{};
 thread_local int current_device = 0;
-thread_local bool plan_fails = false;
 
-constexpr int kOutOfMemory = 2, kNotPermittedInCapture = 900;
-
-void count(int by) {
-  alive += by;
-  made += by > 0 ? by : 0;
+void remember(void* p, size_t bytes, cuda::PointerKind kind) {
+  const std::lock_guard lock(memory_mutex);
+  memory[reinterpret_cast<uintptr_t>(p)] = {bytes + 1, {kind, current_device}};
 }
-
-const FakePlan& of(const Plan* plan) { return *reinterpret_cast<const FakePlan*>(plan); }
+void forget(void* p) {
+  const std::lock_guard lock(memory_mutex);
+  memory.erase(reinterpret_cast<uintptr_t>(p));
+}
 
 int probe(cuda::Probe* out) {
   *out = {4, 13000, 13000, 0};
@@ -55,8 +55,8 @@ int pointer_facts(const void* p, cuda::PointerFacts* out) {
   auto after = memory.upper_bound(at);
   if (after != memory.begin()) {
     const auto& [base, rest] = *std::prev(after);
-    if (at < base + rest.first) {
-      *out = {cuda::PointerKind::device, rest.second};
+    if (at < base + rest.bytes) {
+      *out = rest.facts;
     }
   }
   return 0;
@@ -71,33 +71,41 @@ int get_device(int* device) {
   return 0;
 }
 int allocate(void** out, size_t bytes) {
+  if (const int fault = fault_of(FakeCall::allocate)) {
+    return fault;
+  }
   *out = device_memory(bytes);
-  count(1);
+  count_allocation(1);
   return 0;
 }
 int allocate_pinned(void** out, size_t bytes) {
+  if (const int fault = fault_of(FakeCall::allocate_pinned)) {
+    return fault;
+  }
   *out = std::calloc(1, bytes);
-  count(1);
+  remember(*out, bytes, cuda::PointerKind::pinned);
+  count_allocation(1);
   return 0;
 }
 int deallocate(void* p) {
   free_device_memory(p);
-  count(-1);
+  count_allocation(-1);
   return 0;
 }
 int deallocate_pinned(void* p) {
+  forget(p);
   std::free(p);
-  count(-1);
+  count_allocation(-1);
   return 0;
 }
 int stream_create(void** out) {
   *out = static_cast<StreamLike*>(new FakeStream);
-  count(1);
+  count_allocation(1);
   return 0;
 }
 int stream_destroy(void* stream) {
   delete static_cast<StreamLike*>(stream);
-  count(-1);
+  count_allocation(-1);
   return 0;
 }
 int stream_synchronize(void* stream) {
@@ -114,12 +122,12 @@ int stream_capturing(void* stream, int* capturing) {
 }
 int event_create(void** out) {
   *out = new FakeEvent;
-  count(1);
+  count_allocation(1);
   return 0;
 }
 int event_destroy(void* event) {
   delete static_cast<FakeEvent*>(event);
-  count(-1);
+  count_allocation(-1);
   return 0;
 }
 int event_record(void* event, void* stream) {
@@ -128,13 +136,16 @@ int event_record(void* event, void* stream) {
   if (capturing != 0) {
     return kNotPermittedInCapture;
   }
+  if (const int fault = fault_of(FakeCall::event_record)) {
+    return fault;
+  }
   auto* e = static_cast<FakeEvent*>(event);
   const uint64_t turn = ++e->asked;
   enqueue_on(stream, [e, turn] { e->reached = turn; });
   return 0;
 }
 int event_done(void* event, int* done) {
-  if (const int fault = event_fault) {
+  if (const int fault = fault_of(FakeCall::event_done)) {
     return fault;
   }
   const auto* e = static_cast<FakeEvent*>(event);
@@ -152,61 +163,17 @@ int stream_wait(void* stream, void* event) {
   return 0;
 }
 int copy(void* to, const void* from, size_t bytes, void* stream) {
+  if (const int fault = fault_of(FakeCall::copy)) {
+    return fault;
+  }
   enqueue_on(stream, [=] {
-    while (held) {
-      std::this_thread::yield();
-    }
+    wait_while_held();
     std::memcpy(to, from, bytes);
   });
   return 0;
 }
 int fill(void* to, int byte, size_t bytes, void* stream) {
   enqueue_on(stream, [=] { std::memset(to, byte, bytes); });
-  return 0;
-}
-
-int plan_create(const cuda::PlanImage* image, Plan** out) {
-  if (plan_fails) {
-    plan_fails = false;
-    return kOutOfMemory;
-  }
-  auto* plan = new FakePlan;
-  plan->lowered.tiles.assign(image->tiles, image->tiles + image->num_tiles);
-  plan->lowered.words.assign(image->words, image->words + image->num_words);
-  *out = reinterpret_cast<Plan*>(plan);
-  count(1);
-  return 0;
-}
-int plan_destroy(Plan* plan) {
-  delete reinterpret_cast<FakePlan*>(plan);
-  count(-1);
-  return 0;
-}
-size_t scratch_bytes() { return 64; }
-
-int pack(const cuda::MoveCall* call) {
-  enqueue_on(call->stream, [c = *call] {
-    emulate_pack({}, of(c.plan).lowered, c.range, c.type, static_cast<const std::byte*>(c.from),
-                 static_cast<std::byte*>(c.to), c.record);
-  });
-  return 0;
-}
-int unpack(const cuda::MoveCall* call) {
-  enqueue_on(call->stream, [c = *call] {
-    emulate_unpack({}, of(c.plan).lowered, c.range, c.type, static_cast<const std::byte*>(c.from),
-                   static_cast<std::byte*>(c.to));
-  });
-  return 0;
-}
-int reduce(const cuda::ReduceCall* call) {
-  if (call->reduction.own >= 0) {
-    return 1;  // not used by this library's host part
-  }
-  enqueue_on(call->move.stream, [c = *call] {
-    cuda::with_accumulator(c.reduction.in, [&](auto a) {
-      cuda::reduce_flat<decltype(a)>(c.reduction, c.count, 0, 1);
-    });
-  });
   return 0;
 }
 
@@ -237,18 +204,32 @@ cuda::Table make_table() {
   t.stream_wait = stream_wait;
   t.copy = copy;
   t.fill = fill;
-  t.plan_create = plan_create;
-  t.plan_destroy = plan_destroy;
-  t.scratch_bytes = scratch_bytes;
-  t.pack = pack;
-  t.unpack = unpack;
-  t.reduce = reduce;
+  add_fake_kernels(t);
   return t;
 }
 
 }  // namespace
 
-FakeStream::FakeStream() : thread_([this] { serve(); }) {}
+int fault_of(FakeCall call) { return faults[static_cast<size_t>(call)]; }
+
+void wait_while_held() {
+  while (held) {
+    std::this_thread::yield();
+  }
+}
+
+void count_allocation(int by) {
+  alive += by;
+  made += by > 0 ? by : 0;
+}
+
+bool reaches(const void* p) {
+  cuda::PointerFacts facts{};
+  (void)pointer_facts(p, &facts);
+  return facts.kind != cuda::PointerKind::host;
+}
+
+FakeStream::FakeStream() : device_(current_device), thread_([this] { serve(); }) {}
 
 FakeStream::~FakeStream() {
   {
@@ -312,22 +293,17 @@ const cuda::Table& fake_cuda() {
 
 std::byte* device_memory(size_t bytes) {
   void* p = std::aligned_alloc(256, (bytes + 511) / 256 * 256);
-  const std::lock_guard lock(memory_mutex);
-  memory[reinterpret_cast<uintptr_t>(p)] = {bytes + 1, current_device};
+  remember(p, bytes, cuda::PointerKind::device);
   return static_cast<std::byte*>(p);
 }
 
 void free_device_memory(void* p) {
-  {
-    const std::lock_guard lock(memory_mutex);
-    memory.erase(reinterpret_cast<uintptr_t>(p));
-  }
+  forget(p);
   std::free(p);
 }
 
 FakeCounts fake_counts() { return {alive, made, waits}; }
 void hold_copies(bool hold) { held = hold; }
-void fail_events(int error) { event_fault = error; }
-void fail_next_plan() { plan_fails = true; }
+void fail_calls(FakeCall call, int error) { faults[static_cast<size_t>(call)] = error; }
 
 }  // namespace prunex::test

@@ -19,6 +19,7 @@ class FakeStream : public StreamLike {
   ~FakeStream() override;  // runs what is left
   void enqueue(std::function<void()> work) override;
   void synchronize();
+  [[nodiscard]] int device() const { return device_; }
 
   // A graph: what would have been enqueued.
   using Graph = std::vector<std::function<void()>>;
@@ -29,6 +30,7 @@ class FakeStream : public StreamLike {
 
  private:
   void serve();
+  const int device_;  // the calling thread's, when it was made
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;
@@ -49,10 +51,16 @@ struct FakeCounts {
   int waits = 0;        // for streams, so far
 };
 [[nodiscard]] FakeCounts fake_counts();
-// No copy is made while they are held.
+struct FakeKernels {  // launched so far
+  int packs = 0, unpacks = 0, block_packs = 0, block_unpacks = 0;
+};
+[[nodiscard]] FakeKernels fake_kernels();
+// No copy is made and no kernel runs while they are held.
 void hold_copies(bool hold);
-// What asking for events answers; 0: as it is.
-void fail_events(int error);
+// What calls of a kind answer; 0: as it is.
+enum class FakeCall { event_done, event_record, copy, launch, allocate, allocate_pinned };
+inline constexpr size_t kFakeCalls = 6;
+void fail_calls(FakeCall call, int error);
 // The next plan_create of this thread fails.
 void fail_next_plan();
 

@@ -182,6 +182,14 @@ def case_A20_variables_with_source():
     expect("PRUNEX_STREAM is set" in done.out, done)
 
 
+def case_metrics_file_that_cannot_be_written():
+    for path, reason in (("/nonexistent/p.prom", "No such file"), ("/tmp", "Is a directory")):
+        made = document(prunex("info", "--json", "-", env={"PRUNEX_METRICS_FILE": path}))
+        expect(any(f"PRUNEX_METRICS_FILE={path} cannot be written" in w and reason in w for w in made["warnings"]), made)
+    made = document(prunex("info", "--json", "-", env={"PRUNEX_METRICS_FILE": "/tmp/prunex-%p.prom"}))
+    expect(made["warnings"] == [], made)
+
+
 def case_A20_junk_is_a_problem():
     done = prunex("info", "--json", "-", env={"PRUNEX_STREAMS": "abc"})
     made = json.loads(done.out)

@@ -101,7 +101,11 @@ std::vector<ibv_qp_attr> World::initialised() const { return state_->init; }
 std::vector<ibv_qp_attr> World::ready_to_receive() const { return state_->rtr; }
 std::vector<ibv_qp_attr> World::ready_to_send() const { return state_->rts; }
 std::vector<Sent> World::sent() const { return state_->sent; }
-void World::forget_sent() { state_->sent.clear(); }
+Calls World::calls() const { return state_->calls; }
+void World::forget_sent() {
+  state_->sent.clear();
+  state_->calls = {};
+}
 int World::out_of_receives() const { return state_->out_of_receives; }
 
 }  // namespace prunex::transport::fake

@@ -61,6 +61,10 @@ struct Sent {  // one posted work request
   size_t device;
 };
 
+struct Calls {  // of the data path, by whoever
+  size_t post_send = 0, post_recv = 0, poll_cq = 0, req_notify_cq = 0;
+};
+
 struct State;
 
 // How deep the calling thread is in the fake, whose own allocations are nobody's business.
@@ -94,7 +98,8 @@ class World {
   [[nodiscard]] std::vector<ibv_qp_attr> ready_to_send() const;
   [[nodiscard]] std::vector<ibv_qp_attr> initialised() const;
   [[nodiscard]] std::vector<Sent> sent() const;
-  void forget_sent();
+  [[nodiscard]] Calls calls() const;
+  void forget_sent();                         // and the calls
   [[nodiscard]] int out_of_receives() const;  // how often a message met no receive
 
  private:

@@ -217,6 +217,7 @@ void State::drain() {
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
   const Inside inside;
   const std::lock_guard lock(world->mutex);
+  ++world->calls.post_send;
   auto& pair = *static_cast<Pair*>(qp);
   for (; wr != nullptr; wr = wr->next) {
     *bad = wr;
@@ -262,6 +263,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
   const Inside inside;
   const std::lock_guard lock(world->mutex);
+  ++world->calls.post_recv;
   auto& pair = *static_cast<Pair*>(qp);
   for (; wr != nullptr; wr = wr->next) {
     *bad = wr;
@@ -285,6 +287,7 @@ int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
 int poll_cq(ibv_cq* cq, int n, ibv_wc* out) {
   const Inside inside;
   const std::lock_guard lock(world->mutex);
+  ++world->calls.poll_cq;
   auto& queue = *static_cast<Queue*>(cq);
   if (world->random != 0) {
     world->drain();
@@ -304,6 +307,7 @@ int poll_cq(ibv_cq* cq, int n, ibv_wc* out) {
 int req_notify_cq(ibv_cq* cq, int) {
   const Inside inside;
   const std::lock_guard lock(world->mutex);
+  ++world->calls.req_notify_cq;
   static_cast<Queue*>(cq)->armed = true;
   if (world->random != 0) {
     world->drain();

@@ -65,6 +65,7 @@ struct State {
   uint32_t next_key = 0x1000, next_pair = 0x11;
   std::vector<ibv_qp_attr> init, rtr, rts;
   std::vector<Sent> sent;
+  Calls calls;
 
   void fault(std::string text) { faults.push_back(std::move(text)); }
   void complete(ibv_cq* to, const ibv_wc& entry, uint32_t retires);

@@ -48,6 +48,19 @@ TEST(Wire, handle_bytes) {
   EXPECT_EQ(to_text(back->address), "[fd00::1]:80");
 }
 
+// Bytes that mean nothing are zero: what else stands there was changed on the way.
+TEST(Wire, spare_bytes_of_a_handle_are_zero) {
+  const std::string good = encode(Handle{*parse_address("10.1.2.3:4711"), counting_cookie()});
+  constexpr size_t kSpareOfPrefix = 7, kFirstSpareOfHost = kHandlePrefixBytes + 4 + 4;
+  for (size_t at : {kSpareOfPrefix, kFirstSpareOfHost, good.size() - 1}) {
+    std::string bad = good;
+    bad[at] = 1;
+    const auto back = decode_handle(bad);
+    ASSERT_FALSE(back) << at;
+    EXPECT_NE(back.error().text.find("damaged"), std::string::npos) << back.error().text;
+  }
+}
+
 TEST(Wire, hello_bytes) {
   Hello h;
   h.text_bytes = 7;

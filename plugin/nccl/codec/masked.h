@@ -51,6 +51,7 @@ class MaskedDecoder {
   // written, zeros included, in ascending order.
   void begin(const CompiledMask& mask, size_t element_size, uint64_t offset,
              std::span<const std::byte> in, void* dst, size_t bytes);
+  [[nodiscard]] bool refused() const { return state_ == Decoding::corrupt; }  // by begin()
   [[nodiscard]] Decoding step(size_t budget);
 
  private:

@@ -18,7 +18,6 @@ constexpr size_t kZeroProbes = 2;  // one in 16: fewer zero blocks do not pay
 constexpr size_t kWordBits = 64;
 
 constexpr size_t words_of(size_t blocks) { return (blocks + kWordBits - 1) / kWordBits; }
-constexpr size_t bitmap_bytes(size_t blocks) { return words_of(blocks) * sizeof(uint64_t); }
 
 uint64_t load_word(const std::byte* p) {
   uint64_t word;
@@ -71,7 +70,7 @@ void ZeroBlockEncoder::begin(const void* src, size_t bytes, std::span<std::byte>
   bytes_ = bytes;
   blocks_ = bytes / kZeroBlock;
   at_ = 0;
-  size_ = bitmap_bytes(blocks_);
+  size_ = block_map_bytes(blocks_);
   word_ = 0;
   const size_t tail = bytes % kZeroBlock;
   const size_t most = std::min(out.size(), paying_size(bytes));
@@ -123,7 +122,7 @@ void ZeroBlockDecoder::begin(std::span<const std::byte> in, size_t logical, void
   state_ = Decoding::corrupt;
   blocks_ = logical / kZeroBlock;
   const size_t words = words_of(blocks_);
-  const size_t bitmap = bitmap_bytes(blocks_);
+  const size_t bitmap = block_map_bytes(blocks_);
   if (logical > capacity || bitmap > in.size()) {
     return;
   }

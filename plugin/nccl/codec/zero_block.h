@@ -27,6 +27,9 @@ inline constexpr size_t kLeastScanned = 4096;  // bytes; shorter messages are no
 // An encoding pays when it has at most this many bytes.
 [[nodiscard]] constexpr size_t paying_size(size_t bytes) { return bytes - (bytes + 15) / 16; }
 
+// Bytes that the bitmap of a piece's blocks takes.
+[[nodiscard]] constexpr size_t block_map_bytes(size_t blocks) { return (blocks + 63) / 64 * 8; }
+
 class ZeroBlockEncoder {
  public:
   // Writes to out only, at most paying_size(bytes) of it.
@@ -54,6 +57,7 @@ class ZeroBlockDecoder {
   // here, so that a corrupt payload writes nothing. Afterwards the first `logical` bytes of dst are
   // written, once each, by ordinary stores to ascending addresses.
   void begin(std::span<const std::byte> in, size_t logical, void* dst, size_t capacity);
+  [[nodiscard]] bool refused() const { return state_ == Decoding::corrupt; }  // by begin()
   [[nodiscard]] Decoding step(size_t budget);
 
  private:

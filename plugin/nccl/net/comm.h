@@ -6,10 +6,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "plugin/base/clock.h"
 #include "plugin/base/process.h"
+#include "plugin/nccl/net/device_codec.h"
 #include "plugin/nccl/net/host.h"
 #include "plugin/nccl/net/memory.h"
 #include "plugin/nccl/net/message.h"
@@ -25,7 +28,9 @@ template <class T>
 class Fifo {  // of at most kMaxRequests
  public:
   [[nodiscard]] bool empty() const { return count_ == 0; }
+  [[nodiscard]] size_t size() const { return count_; }
   [[nodiscard]] T* front() const { return ring_[head_]; }
+  [[nodiscard]] T* at(size_t i) const { return ring_[(head_ + i) % ring_.size()]; }
   void push(T* one) { ring_[(head_ + count_++) % ring_.size()] = one; }
   void pop() {
     head_ = (head_ + 1) % ring_.size();
@@ -109,29 +114,55 @@ class SendComm final : public NetComm {
   int isend(void* data, size_t bytes, const Memory* memory, void** request);
 
  private:
-  enum class Stage : uint8_t { copying, undecided, encoding, ready };
+  // Host memory: undecided, then encoding or ready. Device memory: undecided, then
+  //   placing   until there is pinned memory for its encoded form
+  //   packing   until the kernels are done; then ready, or copying as it is
+  //   copying   until its shadow holds it; then ready, or copied: the host is to encode it
+  enum class Stage : uint8_t { undecided, placing, packing, copying, copied, encoding, ready };
   struct Send : Request {
-    const std::byte* data = nullptr;
-    const void* origin = nullptr;  // where NCCL has it: `data`, or in device memory
-    DeviceLane* lane = nullptr;    // of device memory
+    const std::byte* data = nullptr;    // in host memory: the message, or its shadow
+    const std::byte* origin = nullptr;  // where NCCL has it
+    DeviceLane* lane = nullptr;         // of device memory
     const transport::Region* region = nullptr;
     Protocol protocol = Protocol::unknown;
     Stage stage = Stage::undecided;
+    bool as_it_is = false;  // copying: nobody is to look at it afterwards
     transport::Ticket ticket = 0;
-    SideBuffer side;        // holds the encoded message, when there is one
-    size_t side_bytes = 0;  // of it
+    std::optional<MaskedPiece> piece;  // of a registered tensor
+    MaskCounts* counts = nullptr;      // of its mask
+    std::shared_ptr<std::atomic<uint64_t>> violations;
+    SideBuffer side;                               // holds what the host encoded, if it did
+    std::byte* staged = nullptr;                   // piece of the lane's memory
+    std::shared_ptr<const device::MaskPlan> plan;  // placing
+    DevicePacking packing;
+    std::span<const std::byte> encoded;  // in `side` or `staged`; empty: raw
     WireKind kind = WireKind::raw;
+    [[nodiscard]] size_t wire_bytes() const { return encoded.empty() ? bytes : encoded.size(); }
   };
 
   int pump() override;
-  bool arrived_from_device(Send& send);
   bool prepare(Send& send, size_t* budget);  // false: not ready to be posted
+  transport::Io post(Send& send);
   void decide(Send& send);
+  void find_mask(Send& send);
+  void begin_encoding(Send& send);
   bool encode(Send& send, size_t* budget);
   bool violated(Send& send, size_t* budget);
+  void count_violation(Send& send);
   void send_raw(Send& send);
   void free_side(Send& send);
   int reap();
+
+  // Of device memory.
+  void start_on_device();
+  void decide_on_device(Send& send);
+  [[nodiscard]] size_t room_on_device(const Send& send);
+  void place(Send& send);
+  void copy_from_device(Send& send, bool as_it_is);
+  bool arrived_from_device(Send& send);
+  bool packed_by_device(Send& send);
+  void free_staged(Send& send);
+
   [[nodiscard]] size_t slot_of(const Send& s) const {
     return static_cast<size_t>(&s - sends_.data());
   }
@@ -139,18 +170,19 @@ class SendComm final : public NetComm {
   std::array<Send, kMaxRequests> sends_;
   Fifo<Send> waiting_, posted_;  // in the order of isend()
   SideBuffers buffers_{*transport()};
-  size_t encoded_in_flight_ = 0;
+  size_t encoded_in_flight_ = 0;  // by the host
   MessageEncoder encoder_;
   Backoff backoff_;
-  MaskCounts* mask_counts_ = nullptr;  // of the masked message that is being encoded
-  std::shared_ptr<std::atomic<uint64_t>> mask_violations_;
 };
 
 class RecvComm final : public NetComm {
  public:
   static constexpr Tag kTag = Tag::recv;
   explicit RecvComm(Link link);
-  ~RecvComm() override { disconnect(); }  // before its buffers go
+  ~RecvComm() override {  // before its buffers go
+    disconnect();
+    lane().drain();
+  }
 
   int irecv(void* data, size_t bytes, const Memory* memory, bool polled, void** request);
 
@@ -164,7 +196,13 @@ class RecvComm final : public NetComm {
     bool polled = false;  // somebody reads the buffer while it is written
     transport::Ticket ticket = 0;
     SideBuffer side;
+    const std::byte* staged = nullptr;  // piece of the lane's memory, in place of `side`
     size_t side_bytes = 0;
+    bool enqueued = false;  // the device expands it: the shadow is not to be copied
+    std::shared_ptr<const device::MaskPlan> plan;  // that the kernels use
+    [[nodiscard]] std::span<const std::byte> encoded() const {
+      return {staged != nullptr ? staged : side.memory.get(), side_bytes};
+    }
   };
 
   int pump() override;
@@ -172,6 +210,8 @@ class RecvComm final : public NetComm {
     return static_cast<size_t>(&r - recvs_.data());
   }
   int finish(Recv& recv);
+  void begin_decoding(Recv& recv);
+  void free_encoded(Recv& recv);
   int reap_copies();
   int arrive();
   int decode(size_t* budget);
@@ -182,6 +222,7 @@ class RecvComm final : public NetComm {
   SideBuffers buffers_{*transport()};
   SideBuffer bounce_;  // for polled buffers
   MessageDecoder decoder_;
+  DeviceUnpacking unpacking_;
   bool decoding_ = false;
 };
 

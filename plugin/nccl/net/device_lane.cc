@@ -1,55 +1,101 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/nccl/net/device_lane.h"
 
+#include "plugin/api/registry.h"
 #include "plugin/device/backend.h"
+#include "plugin/device/mask_plans.h"
+#include "plugin/device/on_device.h"
 
 namespace prunex::nccl {
 namespace {
 
-// The calling thread's device is NCCL's.
-class OnDevice {
- public:
-  OnDevice(const cuda::Table& table, int device) : table_(table) {
-    (void)table_.get_device(&before_);
-    (void)table_.set_device(device);
-  }
-  ~OnDevice() { (void)table_.set_device(before_); }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
+using device::check_cuda;
+using device::MaskPlans;
+using device::OnDevice;
 
- private:
-  const cuda::Table& table_;
-  int before_ = 0;
-};
+constexpr size_t kAlign = 256;
+constexpr size_t kBlockBytes = 128;
+constexpr size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+constexpr size_t kBlockRoom =
+    DeviceLane::kMostBlocks * kBlockBytes + 2 * kAlign + aligned(DeviceLane::kMostBlocks / 8);
 
 }  // namespace
 
-Result<std::shared_ptr<DeviceLane>> DeviceLane::open(const cuda::Table& table, int device) {
-  const OnDevice on(table, device);
-  std::shared_ptr<DeviceLane> lane(new DeviceLane(table, device));
-  if (auto made = device::check_cuda(table, table.stream_create(&lane->stream_), "a stream");
-      !made) {
+DeviceLane::DeviceLane(const cuda::Table& table, int device,
+                       std::shared_ptr<transport::Transport> transport)
+    : table_(table), device_(device), transport_(std::move(transport)) {
+  MaskPlans::instance().open(device_);
+}
+
+Result<std::shared_ptr<DeviceLane>> DeviceLane::open(
+    const cuda::Table& table, int device, std::shared_ptr<transport::Transport> transport) {
+  std::shared_ptr<DeviceLane> lane(new DeviceLane(table, device, std::move(transport)));
+  if (auto made = lane->make(); !made) {
     return tl::unexpected(made.error());
   }
-  for (void*& event : lane->events_) {
-    if (auto made = device::check_cuda(table, table.event_create(&event), "an event"); !made) {
-      return tl::unexpected(made.error());
-    }
+  for (const auto& mask : api::Registry::instance().addressed()) {
+    MaskPlans::instance().prepare(mask.base, mask.mask, mask.element_bytes);
   }
   return lane;
 }
 
-DeviceLane::~DeviceLane() {
+Result<> DeviceLane::make() {
   const OnDevice on(table_, device_);
-  drain();
-  for (void* const event : events_) {
-    if (event != nullptr) {
-      (void)table_.event_destroy(event);
+  if (auto made = check_cuda(table_, table_.stream_create(&stream_), "a stream"); !made) {
+    return made;
+  }
+  for (void*& event : events_) {
+    if (auto made = check_cuda(table_, table_.event_create(&event), "an event"); !made) {
+      return made;
     }
   }
-  if (stream_ != nullptr) {
-    (void)table_.stream_destroy(stream_);
+  void *pinned = nullptr, *scratch = nullptr;
+  const size_t audit = aligned(table_.scratch_bytes());
+  block_scratch_ = aligned(table_.block_scratch_bytes(kMostBlocks));
+  const size_t bytes = audit + block_scratch_ + kBlockRoom;
+  if (auto made = check_cuda(table_, table_.allocate_pinned(&pinned, ring_.bytes()),
+                             strf("%zu bytes of pinned memory", ring_.bytes()).c_str());
+      !made) {
+    return made;
   }
+  pinned_ = static_cast<std::byte*>(pinned);
+  if (auto made = check_cuda(table_, table_.allocate(&scratch, bytes),
+                             strf("%zu bytes of device memory", bytes).c_str());
+      !made) {
+    return made;
+  }
+  scratch_ = static_cast<std::byte*>(scratch);
+  if (auto made = check_cuda(table_, table_.fill(scratch_, 0, audit, stream_), "device memory");
+      !made) {
+    return made;
+  }
+  if (auto region = transport_->register_memory(pinned_, ring_.bytes())) {
+    region_ = *std::move(region);
+  }
+  return {};
+}
+
+DeviceLane::~DeviceLane() {
+  {
+    const OnDevice on(table_, device_);
+    drain();
+    region_.reset();
+    if (scratch_ != nullptr) {
+      (void)table_.deallocate(scratch_);
+    }
+    if (pinned_ != nullptr) {
+      (void)table_.deallocate_pinned(pinned_);
+    }
+    for (void* const event : events_) {
+      if (event != nullptr) {
+        (void)table_.event_destroy(event);
+      }
+    }
+    if (stream_ != nullptr) {
+      (void)table_.stream_destroy(stream_);
+    }
+  }
+  MaskPlans::instance().close(device_);
 }
 
 void DeviceLane::drain() {
@@ -66,30 +112,73 @@ bool DeviceLane::good(int code, const char* what) {
   return code == 0;
 }
 
-bool DeviceLane::start(size_t slot, void* to, const void* from, size_t bytes) {
-  return good(table_.copy(to, from, bytes, stream_), "copying a message") &&
-         good(table_.event_record(events_[slot], stream_), "recording an event");
+bool DeviceLane::copy(void* to, const void* from, size_t bytes) {
+  return good(table_.copy(to, from, bytes, stream_), "copying a message");
+}
+
+bool DeviceLane::pack(cuda::MoveCall call) {
+  const OnDevice on(table_, device_);
+  call.scratch = call.record != nullptr ? scratch_ : nullptr;
+  call.stream = stream_;
+  return good(table_.pack(&call), "packing a message");
+}
+
+bool DeviceLane::unpack(cuda::MoveCall call) {
+  const OnDevice on(table_, device_);
+  call.stream = stream_;
+  return good(table_.unpack(&call), "expanding a message");
+}
+
+bool DeviceLane::pack_blocks(cuda::BlockCall call) {
+  const OnDevice on(table_, device_);
+  call.scratch = scratch_ + aligned(table_.scratch_bytes());
+  call.scratch_bytes = block_scratch_;
+  call.stream = stream_;
+  return good(table_.pack_blocks(&call), "packing a message's blocks");
+}
+
+bool DeviceLane::unpack_blocks(cuda::BlockCall call) {
+  const OnDevice on(table_, device_);
+  call.scratch = scratch_ + aligned(table_.scratch_bytes());
+  call.scratch_bytes = block_scratch_;
+  call.stream = stream_;
+  return good(table_.unpack_blocks(&call), "expanding a message's blocks");
+}
+
+bool DeviceLane::mark(size_t slot) {
+  return good(table_.event_record(events_[slot], stream_), "recording an event");
 }
 
 LaneState DeviceLane::state(size_t slot) {
   int done = 0;
-  if (!good(table_.event_done(events_[slot], &done), "a message's copy")) {
+  if (failed() || !good(table_.event_done(events_[slot], &done), "a message's copy")) {
     return LaneState::failed;
   }
   return done != 0 ? LaneState::done : LaneState::busy;
 }
 
 Error DeviceLane::error() const {
-  const auto found = device::check_cuda(table_, code_, failed_);
+  const auto found = check_cuda(table_, code_, failed_);
   return found ? Error{Code::internal, "no error of CUDA"} : found.error();
+}
+
+std::byte* DeviceLane::take(size_t bytes) {
+  const auto at = ring_.take(bytes);
+  return at ? pinned_ + *at : nullptr;
+}
+
+void DeviceLane::give(const std::byte* piece) { ring_.give(static_cast<size_t>(piece - pinned_)); }
+
+std::span<std::byte> DeviceLane::block_room() const {
+  return {scratch_ + aligned(table_.scratch_bytes()) + block_scratch_, kBlockRoom};
 }
 
 Result<Shadow> Shadow::make(std::shared_ptr<DeviceLane> lane, size_t bytes) {
   const OnDevice on(lane->table(), lane->device());
   void* memory = nullptr;
-  if (auto made = device::check_cuda(
-          lane->table(), lane->table().allocate_pinned(&memory, bytes),
-          strf("%zu bytes of pinned memory for a registered buffer", bytes).c_str());
+  if (auto made =
+          check_cuda(lane->table(), lane->table().allocate_pinned(&memory, bytes),
+                     strf("%zu bytes of pinned memory for a registered buffer", bytes).c_str());
       !made) {
     return tl::unexpected(made.error());
   }
@@ -106,20 +195,23 @@ Shadow::~Shadow() {
   }
 }
 
-LaneOfComm::~LaneOfComm() {
+LaneOfComm::~LaneOfComm() { drain(); }
+
+void LaneOfComm::drain() {
+  const std::lock_guard lock(mutex_);
   if (lane_ != nullptr) {
     lane_->drain();
   }
 }
 
-Result<std::shared_ptr<DeviceLane>> LaneOfComm::of(const void* data) {
+Result<std::shared_ptr<DeviceLane>> LaneOfComm::of(
+    const void* data, const std::shared_ptr<transport::Transport>& transport) {
   auto table = device::cuda_table();
   if (!table) {
     return tl::unexpected(table.error());
   }
   cuda::PointerFacts facts{};
-  if (auto known =
-          device::check_cuda(**table, (*table)->pointer_facts(data, &facts), "a buffer's device");
+  if (auto known = check_cuda(**table, (*table)->pointer_facts(data, &facts), "a buffer's device");
       !known) {
     return tl::unexpected(known.error());
   }
@@ -129,7 +221,7 @@ Result<std::shared_ptr<DeviceLane>> LaneOfComm::of(const void* data) {
   }
   const std::lock_guard lock(mutex_);
   if (lane_ == nullptr) {
-    auto opened = DeviceLane::open(**table, facts.device);
+    auto opened = DeviceLane::open(**table, facts.device, transport);
     if (!opened) {
       return opened;
     }

@@ -172,7 +172,7 @@ int accept_call(void* listen_comm, void** recv_comm) {
 }
 
 Result<Shadow> shadow_of(NetComm& comm, const void* data, size_t bytes) {
-  auto lane = comm.lane().of(data);
+  auto lane = comm.lane().of(data, comm.transport());
   if (!lane) {
     return tl::unexpected(lane.error());
   }

@@ -14,21 +14,24 @@ constexpr size_t padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
 
 // Pieces end at whole elements, whatever the element size.
 static_assert(codec::kMaxPiece % 8 == 0);
+constexpr size_t kTakenCost = size_t{16} << 10;  // of a step's budget: work for others, not for us
 size_t piece_at(size_t at, size_t bytes) { return std::min(codec::kMaxPiece, bytes - at); }
 
-}  // namespace
-
-bool pays_masked(const MaskedPiece& piece, size_t bytes) {
-  if (!codec::masked_applies(*piece.mask, piece.element_size, piece.offset, bytes)) {
-    return false;
-  }
+size_t frames_size(const MaskedPiece& piece, size_t bytes) {
   size_t total = 0;
   for (size_t at = 0; at < bytes; at += piece_at(at, bytes)) {
     total +=
         codec::kFrameBytes + padded(codec::masked_size(*piece.mask, piece.element_size,
                                                        piece.offset + at, piece_at(at, bytes)));
   }
-  return total <= codec::paying_size(bytes);
+  return total;
+}
+
+}  // namespace
+
+bool pays_masked(const MaskedPiece& piece, size_t bytes) {
+  return codec::masked_applies(*piece.mask, piece.element_size, piece.offset, bytes) &&
+         frames_size(piece, bytes) <= codec::paying_size(bytes);
 }
 
 void MessageEncoder::begin(std::span<const std::byte> src, std::span<std::byte> room,
@@ -140,6 +143,40 @@ Encoding MessageEncoder::store(size_t budget) {
   return stored_ == length_ ? Encoding::done : Encoding::more;
 }
 
+// Of the frame that begins at at_.
+codec::FrameHeader MessageEncoder::masked_header(size_t payload) const {
+  codec::FrameHeader header;
+  header.kind = codec::FrameKind::masked;
+  header.logical = static_cast<uint32_t>(length_);
+  header.payload = static_cast<uint32_t>(payload);
+  header.slot = slot_;
+  header.element_size = static_cast<uint8_t>(piece_->element_size);
+  header.mask_digest = piece_->mask->digest;
+  header.offset = piece_->offset + at_;
+  return header;
+}
+
+size_t MessageEncoder::laid_out_size(const MaskedPiece& piece, size_t bytes) {
+  size_t size = frames_size(piece, bytes);
+  if (!peer_has(*piece.mask) && carries(*piece.mask)) {
+    size += padded(codec::kFrameBytes + definition_->size());
+  }
+  return size;
+}
+
+void MessageEncoder::lay_out(const MaskedPiece& piece, size_t bytes, std::span<std::byte> room,
+                             const std::function<void(const PayloadPlace&)>& visit) {
+  begin({}, room, piece);
+  for (; at_ < bytes; at_ += length_) {
+    length_ = piece_at(at_, bytes);
+    const size_t payload =
+        codec::masked_size(*piece.mask, piece.element_size, piece.offset + at_, length_);
+    codec::encode(masked_header(payload), room_.subspan(size_).first<codec::kFrameBytes>());
+    visit({at_, length_, room_.data() + size_ + codec::kFrameBytes});
+    size_ = padded(size_ + codec::kFrameBytes + payload);
+  }
+}
+
 Encoding MessageEncoder::end_frame() {
   codec::FrameHeader header;
   header.logical = static_cast<uint32_t>(length_);
@@ -147,12 +184,7 @@ Encoding MessageEncoder::end_frame() {
     header.kind = codec::FrameKind::stored;
     header.payload = header.logical;
   } else if (piece_) {
-    header.kind = codec::FrameKind::masked;
-    header.payload = static_cast<uint32_t>(masked_.size());
-    header.slot = slot_;
-    header.element_size = static_cast<uint8_t>(piece_->element_size);
-    header.mask_digest = piece_->mask->digest;
-    header.offset = piece_->offset + at_;
+    header = masked_header(masked_.size());
   } else {
     header.kind = codec::FrameKind::zero_block;
     header.payload = static_cast<uint32_t>(zero_.size());
@@ -184,9 +216,11 @@ Encoding MessageEncoder::step(size_t* budget) {
   return state_;
 }
 
-void MessageDecoder::begin(std::span<const std::byte> in, std::span<std::byte> dst) {
+void MessageDecoder::begin(std::span<const std::byte> in, std::span<std::byte> dst,
+                           FrameSink* sink) {
   in_ = in;
   dst_ = dst;
+  sink_ = sink;
   read_ = at_ = 0;
   open_ = false;
   kind_ = WireKind::zero_block;
@@ -237,10 +271,24 @@ bool MessageDecoder::begin_frame() {
       break;
   }
   open_ = true;
+  offer(payload);
   return true;
 }
 
+void MessageDecoder::offer(std::span<const std::byte> payload) {
+  const bool masked = frame_.kind == codec::FrameKind::masked;
+  taken_ = sink_ != nullptr && frame_.kind != codec::FrameKind::mask_definition &&
+           !(masked && masked_.refused()) &&
+           !(frame_.kind == codec::FrameKind::zero_block && zero_.refused()) &&
+           sink_->take({frame_.kind, payload, at_, length_,
+                        masked ? masks_[frame_.slot].mask.get() : nullptr, frame_.element_size,
+                        frame_.offset});
+}
+
 Decoding MessageDecoder::step_frame(size_t budget) {
+  if (taken_) {
+    return Decoding::done;
+  }
   switch (frame_.kind) {
     case codec::FrameKind::zero_block:
       return zero_.step(budget);
@@ -276,13 +324,16 @@ Decoding MessageDecoder::step(size_t* budget) {
     }
     const size_t asked = *budget;
     const Decoding result = step_frame(asked);
-    *budget -= std::min(asked, std::max<size_t>(length_, frame_.payload));
+    *budget -= std::min(asked, taken_ ? kTakenCost : std::max<size_t>(length_, frame_.payload));
     if (result == Decoding::corrupt) {
       return state_ = corrupt(frame_.kind == codec::FrameKind::mask_definition
                                   ? definition_.fault()
                                   : "its payload and its header do not fit together");
     }
     if (result == Decoding::done) {
+      if (sink_ != nullptr && !taken_ && length_ > 0) {
+        sink_->expanded(at_, length_);
+      }
       at_ += length_;
       open_ = false;
     }

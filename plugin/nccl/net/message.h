@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -60,10 +61,28 @@ struct MaskedPiece {
 // Known before any byte is touched.
 [[nodiscard]] bool pays_masked(const MaskedPiece& piece, size_t bytes);
 
+// Where the payload of one frame of a masked message belongs.
+struct PayloadPlace {
+  size_t at, length;  // logical bytes of the message
+  std::byte* payload;
+};
+
 class MessageEncoder {
  public:
   // Whether a mask can cross this connection: one that takes too many bytes cannot.
   [[nodiscard]] bool carries(const CompiledMask& mask);
+  // Whether the peer has it; if not, the next message that needs it brings it.
+  [[nodiscard]] bool peer_has(const CompiledMask& mask) const {
+    return slot_of(mask.digest).has_value();
+  }
+
+  // For messages that something else packs: all of the message but its payloads, each of which is
+  // to be written by whoever gets its place. Room is laid_out_size(), which size() then is too; the
+  // message must not break its mask's promise, and none that brings a mask may be followed by
+  // another before it was sent() or given up.
+  [[nodiscard]] size_t laid_out_size(const MaskedPiece& piece, size_t bytes);
+  void lay_out(const MaskedPiece& piece, size_t bytes, std::span<std::byte> room,
+               const std::function<void(const PayloadPlace&)>& visit);
 
   // src and room stay until the last step; a piece's mask is one that carries() accepted. Without a
   // piece, zero blocks are left out.
@@ -81,6 +100,7 @@ class MessageEncoder {
   [[nodiscard]] codec::Encoding store(size_t budget);
   [[nodiscard]] std::optional<uint32_t> slot_of(uint64_t digest) const;
   void define_mask();
+  [[nodiscard]] codec::FrameHeader masked_header(size_t payload) const;
   [[nodiscard]] codec::Encoding end_frame();
 
   std::span<const std::byte> src_;
@@ -106,10 +126,26 @@ class MessageEncoder {
   bool looked_ = false;
 };
 
+// Takes frames that the host need not expand itself.
+class FrameSink {
+ public:
+  struct Frame {
+    codec::FrameKind kind;
+    std::span<const std::byte> payload;  // stays until the message is given back; it is valid
+    size_t at, length;                   // logical bytes of the message
+    const CompiledMask* mask;            // masked
+    size_t element_size;
+    uint64_t offset;
+  };
+  virtual ~FrameSink() = default;
+  virtual bool take(const Frame& frame) = 0;            // false: the host is to expand it
+  virtual void expanded(size_t at, size_t length) = 0;  // by the host, to its place in dst
+};
+
 class MessageDecoder {
  public:
-  // Writes to the first *logical() bytes of dst, in ascending order.
-  void begin(std::span<const std::byte> in, std::span<std::byte> dst);
+  // Writes to the first *logical() bytes of dst, in ascending order, but for what `sink` takes.
+  void begin(std::span<const std::byte> in, std::span<std::byte> dst, FrameSink* sink = nullptr);
   [[nodiscard]] codec::Decoding step(size_t* budget);
   [[nodiscard]] size_t logical() const { return at_; }
   [[nodiscard]] WireKind kind() const { return kind_; }
@@ -117,6 +153,7 @@ class MessageDecoder {
 
  private:
   [[nodiscard]] bool begin_frame();
+  void offer(std::span<const std::byte> payload);
   codec::Decoding corrupt(std::string why);
 
   std::span<const std::byte> in_;
@@ -124,7 +161,8 @@ class MessageDecoder {
   [[nodiscard]] codec::Decoding step_frame(size_t budget);
 
   size_t read_ = 0, at_ = 0, length_ = 0;
-  bool open_ = false;
+  FrameSink* sink_ = nullptr;
+  bool open_ = false, taken_ = false;
   codec::FrameHeader frame_;           // the one that is open
   std::span<const std::byte> stored_;  // what is left of a stored frame
   WireKind kind_ = WireKind::zero_block;

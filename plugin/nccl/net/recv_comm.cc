@@ -27,6 +27,7 @@ int RecvComm::irecv(void* data, size_t bytes, const Memory* memory, bool polled,
   r.capacity = bytes;
   r.lane = memory == nullptr ? nullptr : memory->lane();
   r.polled = polled && r.lane == nullptr;  // nobody polls a shadow
+  r.enqueued = false;
   if (r.lane != nullptr) {
     r.target = data;
     r.data = memory->staged(data);
@@ -50,8 +51,13 @@ transport::Aside::Room RecvComm::Recv::room(size_t bytes_wanted) {
   if (bytes_wanted > std::min(capacity, kMostEncoded) + kSideSlack) {
     return {};
   }
-  side = static_cast<RecvComm*>(owner)->buffers_.take(bytes_wanted);
   side_bytes = bytes_wanted;
+  std::byte* const pinned = lane != nullptr ? lane->take(bytes_wanted) : nullptr;
+  if (pinned != nullptr) {
+    staged = pinned;
+    return {pinned, lane->region()};
+  }
+  side = static_cast<RecvComm*>(owner)->buffers_.take(bytes_wanted);
   return {side.memory.get(), side.region.get()};
 }
 
@@ -69,14 +75,21 @@ int RecvComm::pump() {
   return reap_copies();
 }
 
-// All bytes are in host memory. Nothing of a receive for device memory is there before its event.
+// All bytes are in host memory, or their way to the device's is enqueued. Nothing of a receive for
+// device memory is there before its event.
 int RecvComm::finish(Recv& r) {
   if (r.lane == nullptr || r.bytes == 0) {
+    free_encoded(r);
     r.done = true;
     return kSuccess;
   }
-  if (!r.lane->start(slot_of(r), r.target, r.data, r.bytes)) {
+  const bool good = r.enqueued ? !r.lane->failed() && r.lane->mark(slot_of(r))
+                               : r.lane->start(slot_of(r), r.target, r.data, r.bytes);
+  if (!good) {
     return broken(r.lane->error());
+  }
+  if (!r.enqueued) {
+    stats().device.staged.message(r.bytes);
   }
   copying_.push(&r);
   return kSuccess;
@@ -92,6 +105,7 @@ int RecvComm::reap_copies() {
     if (state == LaneState::busy) {
       break;
     }
+    free_encoded(r);
     r.done = true;
     copying_.pop();
   }
@@ -129,18 +143,35 @@ int RecvComm::arrive() {
   return kSuccess;
 }
 
+void RecvComm::begin_decoding(Recv& r) {
+  // A GPU that polls the buffer wants whole words in order: expand elsewhere, then copy.
+  std::span<std::byte> into{r.data, r.capacity};
+  if (r.polled) {
+    bounce_ = buffers_.take(r.capacity);
+    into = bounce_.span().first(r.capacity);
+  }
+  r.enqueued = r.staged != nullptr;
+  if (r.enqueued) {
+    unpacking_.begin(*r.lane, static_cast<std::byte*>(r.target), r.data);
+  }
+  decoder_.begin(r.encoded(), into, r.enqueued ? &unpacking_ : nullptr);
+  decoding_ = true;
+}
+
+void RecvComm::free_encoded(Recv& r) {
+  buffers_.give(std::move(r.side));
+  if (r.staged != nullptr) {
+    r.lane->give(r.staged);
+    r.staged = nullptr;
+  }
+  r.plan = nullptr;
+}
+
 int RecvComm::decode(size_t* budget) {
   while (!encoded_.empty() && *budget > 0) {
     Recv& r = *encoded_.front();
     if (!decoding_) {
-      // A GPU that polls the buffer wants whole words in order: expand elsewhere, then copy.
-      std::span<std::byte> into{r.data, r.capacity};
-      if (r.polled) {
-        bounce_ = buffers_.take(r.capacity);
-        into = bounce_.span().first(r.capacity);
-      }
-      decoder_.begin({r.side.memory.get(), r.side_bytes}, into);
-      decoding_ = true;
+      begin_decoding(r);
     }
     const int64_t begin = now_ns();
     const codec::Decoding result = decoder_.step(budget);
@@ -160,7 +191,13 @@ int RecvComm::decode(size_t* budget) {
     }
     r.bytes = decoder_.logical();
     stats().received[decoder_.kind()].message(r.bytes, r.side_bytes);
-    buffers_.give(std::move(r.side));
+    if (r.enqueued) {
+      r.plan = unpacking_.release();
+      unpacking_.by_kernels() > 0 ? stats().device.unpacked.message(r.bytes)
+                                  : stats().device.staged.message(r.bytes);
+    } else {
+      buffers_.give(std::move(r.side));
+    }
     buffers_.give(std::move(bounce_));
     decoding_ = false;
     encoded_.pop();

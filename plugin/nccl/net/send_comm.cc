@@ -24,6 +24,7 @@ SendComm::~SendComm() {
     (void)pump();
   }
   disconnect();
+  lane().drain();
 }
 
 int SendComm::isend(void* data, size_t bytes, const Memory* memory, void** request) {
@@ -37,20 +38,17 @@ int SendComm::isend(void* data, size_t bytes, const Memory* memory, void** reque
   }
   Send& s = *free;
   s.data = static_cast<const std::byte*>(data);
-  s.origin = data;
+  s.origin = s.data;
   s.lane = memory == nullptr || bytes == 0 ? nullptr : memory->lane();
   s.bytes = bytes;
   s.region = memory == nullptr ? nullptr : memory->region.get();
   s.protocol = protocol_of(thread_hint(&context()), memory, context().settings->fifo);
   s.stage = Stage::undecided;
   s.kind = WireKind::raw;
+  s.encoded = {};
+  s.piece.reset();
   if (s.lane != nullptr) {
     s.data = memory->staged(data);
-    s.stage = Stage::copying;
-    if (!s.lane->start(slot_of(s), memory->staged(data), data, bytes)) {
-      s.used = false;
-      return broken(s.lane->error());
-    }
   }
   waiting_.push(&s);
   *request = static_cast<Request*>(&s);
@@ -62,6 +60,7 @@ int SendComm::pump() {
   if (const int status = usable(); status != kSuccess) {
     return status;
   }
+  start_on_device();
   size_t budget = kCallBudget;
   while (!waiting_.empty()) {
     Send& s = *waiting_.front();
@@ -71,24 +70,31 @@ int SendComm::pump() {
       }
       break;
     }
-    const bool encoded = static_cast<bool>(s.side);
-    const transport::Io io =
-        encoded ? connection().isend(s.side.memory.get(), s.side_bytes, s.side.region.get(),
-                                     &s.ticket, transport::kAside)
-                : connection().isend(s.data, s.bytes, s.region, &s.ticket);
+    const transport::Io io = post(s);
     if (io == transport::Io::failed) {
       return broken_connection();
     }
     if (io == transport::Io::again) {
       break;
     }
-    if (encoded) {
-      encoder_.sent();
-    }
     waiting_.pop();
     posted_.push(&s);
   }
   return reap();
+}
+
+transport::Io SendComm::post(Send& s) {
+  if (s.encoded.empty()) {
+    return connection().isend(s.data, s.bytes, s.region, &s.ticket);
+  }
+  const transport::Region* const region =
+      s.staged != nullptr ? s.lane->region() : s.side.region.get();
+  const transport::Io io =
+      connection().isend(s.encoded.data(), s.encoded.size(), region, &s.ticket, transport::kAside);
+  if (io == transport::Io::done && s.kind == WireKind::masked) {
+    encoder_.sent();
+  }
+  return io;
 }
 
 int SendComm::reap() {
@@ -102,10 +108,13 @@ int SendComm::reap() {
     if (io == transport::Io::again) {
       break;
     }
-    const size_t wire = s.side ? s.side_bytes : s.bytes;
+    const size_t wire = s.wire_bytes();
     stats().sent[s.kind].message(s.bytes, wire);
     if (s.side) {
       free_side(s);
+    }
+    if (s.staged != nullptr) {
+      free_staged(s);
     }
     s.done = true;
     posted_.pop();
@@ -117,27 +126,21 @@ int SendComm::reap() {
   return kSuccess;
 }
 
-// Its bytes are in host memory.
-bool SendComm::arrived_from_device(Send& s) {
-  switch (s.lane->state(slot_of(s))) {
-    case LaneState::done:
-      s.stage = Stage::undecided;
-      return true;
-    case LaneState::failed:
-      (void)broken(s.lane->error());
-      return false;
-    case LaneState::busy:
-      break;
-  }
-  return false;
-}
-
 bool SendComm::prepare(Send& s, size_t* budget) {
+  if (s.stage == Stage::undecided) {
+    decide(s);
+  }
+  if (s.stage == Stage::placing) {
+    place(s);
+  }
+  if (s.stage == Stage::packing && !packed_by_device(s)) {
+    return false;
+  }
   if (s.stage == Stage::copying && !arrived_from_device(s)) {
     return false;
   }
-  if (s.stage == Stage::undecided) {
-    decide(s);
+  if (s.stage == Stage::copied) {
+    begin_encoding(s);
   }
   if (s.stage == Stage::encoding) {
     return encode(s, budget);
@@ -148,59 +151,73 @@ bool SendComm::prepare(Send& s, size_t* budget) {
 // Raw is `ready`; a message that waits for a side buffer stays `undecided`.
 void SendComm::decide(Send& s) {
   const NetMode mode = context().settings->config.net_mode;
-  if (mode == NetMode::passthrough || s.protocol == Protocol::polled || s.bytes < kLeastEncoded ||
-      s.bytes > kMostEncoded) {
-    s.stage = Stage::ready;
+  const bool looked_at = mode != NetMode::passthrough && s.protocol != Protocol::polled &&
+                         s.bytes >= kLeastEncoded && s.bytes <= kMostEncoded;
+  if (looked_at && s.lane == nullptr && encoded_in_flight_ >= kMostEncodedInFlight) {
     return;
   }
-  if (encoded_in_flight_ >= kMostEncodedInFlight) {
+  if (looked_at) {
+    find_mask(s);
+  }
+  if (!looked_at || (!s.piece && mode != NetMode::compact && !backoff_.look())) {
+    s.lane != nullptr ? copy_from_device(s, true) : send_raw(s);
     return;
   }
+  s.lane != nullptr ? decide_on_device(s) : begin_encoding(s);
+}
+
+void SendComm::find_mask(Send& s) {
   api::RangeHit hit;
-  std::optional<MaskedPiece> piece;
   const api::Lookup found = api::Registry::instance().find_range(s.origin, s.bytes, &hit);
   if (found == api::Lookup::stale) {
     stats().stale.add(1);
-  } else if (found == api::Lookup::hit) {
-    piece = MaskedPiece{hit.version->mask, hit.element_bytes, hit.byte_offset};
-    if (!pays_masked(*piece, s.bytes) || !encoder_.carries(*piece->mask)) {
-      piece.reset();
-    }
   }
-  if (piece) {
-    s.kind = WireKind::masked;
-    mask_counts_ = &stats().of_mask(hit.version->mask->digest, hit.version->name);
-    mask_violations_ = hit.violations;
-  } else {
-    if (mode != NetMode::compact && !backoff_.look()) {
-      s.stage = Stage::ready;
-      return;
-    }
-    if (!codec::worth_scanning(s.data, s.bytes)) {
-      backoff_.did_not_pay();
-      s.stage = Stage::ready;
-      return;
-    }
-    s.kind = WireKind::zero_block;
+  if (found != api::Lookup::hit) {
+    return;
   }
+  s.piece = MaskedPiece{hit.version->mask, hit.element_bytes, hit.byte_offset};
+  if (!pays_masked(*s.piece, s.bytes) || !encoder_.carries(*s.piece->mask)) {
+    s.piece.reset();
+    return;
+  }
+  s.counts = &stats().of_mask(hit.version->mask->digest, hit.version->name);
+  s.violations = hit.violations;
+}
+
+// Its bytes are in host memory.
+void SendComm::begin_encoding(Send& s) {
+  if (encoded_in_flight_ >= kMostEncodedInFlight) {
+    return;
+  }
+  if (!s.piece && !codec::worth_scanning(s.data, s.bytes)) {
+    backoff_.did_not_pay();
+    send_raw(s);
+    return;
+  }
+  s.kind = s.piece ? WireKind::masked : WireKind::zero_block;
   s.side = buffers_.take(s.bytes + kSideSlack);
   ++encoded_in_flight_;
-  encoder_.begin({s.data, s.bytes}, s.side.span(), piece);
+  encoder_.begin({s.data, s.bytes}, s.side.span(), s.piece);
   s.stage = Stage::encoding;
 }
 
-// There is something where the mask promised zeros: the message travels as if there were no mask.
-bool SendComm::violated(Send& s, size_t* budget) {
-  if (mask_counts_->violated.get() == 0) {
+// There is something where the mask promised zeros.
+void SendComm::count_violation(Send& s) {
+  if (s.counts->violated.get() == 0) {
     PRUNEX_LOG(
         warn,
         "%s: a message holds non-zero bytes in places that its mask drops: it travels without "
         "the mask, as do all such; is the mask still the trainer's?",
-        mask_counts_->name.empty() ? "a registered tensor" : mask_counts_->name.c_str());
+        s.counts->name.empty() ? "a registered tensor" : s.counts->name.c_str());
   }
   stats().violated.add(1);
-  mask_counts_->violated.add(1);
-  mask_violations_->fetch_add(1, std::memory_order_relaxed);
+  s.counts->violated.add(1);
+  s.violations->fetch_add(1, std::memory_order_relaxed);
+}
+
+// The message travels as if there were no mask.
+bool SendComm::violated(Send& s, size_t* budget) {
+  count_violation(s);
   if (codec::worth_scanning(s.data, s.bytes)) {
     s.kind = WireKind::zero_block;
     encoder_.begin({s.data, s.bytes}, s.side.span(), std::nullopt);
@@ -216,7 +233,9 @@ void SendComm::free_side(Send& s) {
 }
 
 void SendComm::send_raw(Send& s) {
-  free_side(s);
+  if (s.side) {
+    free_side(s);
+  }
   s.kind = WireKind::raw;
   s.stage = Stage::ready;
 }
@@ -241,10 +260,10 @@ bool SendComm::encode(Send& s, size_t* budget) {
     send_raw(s);
     return true;
   }
-  s.side_bytes = encoder_.size();
+  s.encoded = s.side.span().first(encoder_.size());
   s.stage = Stage::ready;
   if (masked) {
-    mask_counts_->message(s.bytes, s.side_bytes);
+    s.counts->message(s.bytes, s.encoded.size());
   }
   return true;
 }

@@ -47,7 +47,10 @@ Result<Handle> decode_handle(std::string_view bytes) {
   const auto port = in.get<uint16_t>();
   std::array<std::byte, kAddressBytes> host{};
   in.get(host);
-  if (!in.ok() || (family != 4 && family != 6) || port == 0) {
+  const bool spare_is_clear =
+      family == 6 ||
+      std::all_of(host.begin() + 4, host.end(), [](std::byte b) { return b == std::byte{0}; });
+  if (!in.ok() || (family != 4 && family != 6) || port == 0 || !spare_is_clear) {
     return damaged_handle(bytes.size());
   }
   if (family == 6) {

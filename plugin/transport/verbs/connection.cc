@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "plugin/base/clock.h"
 #include "plugin/base/sockets.h"
@@ -12,7 +13,9 @@
 namespace prunex::transport::verbs {
 namespace {
 
-constexpr uint32_t kRareRounds = 64;
+constexpr uint32_t kRareRounds = 64;         // idle ones between two looks at the clock
+constexpr int64_t kLookAsideNs = 1'000'000;  // between two looks at all but the completions
+constexpr uint32_t kHoldRounds = 1024;       // idle ones until held receives are told
 constexpr int kPollsPerCall = 4;
 constexpr double kLingerS = 1;
 constexpr int64_t kStallLookNs = 1'000'000'000;         // between two looks of a sleeper
@@ -143,12 +146,9 @@ Io VerbsConnection::progress() {
   if (failed_) {
     return Io::failed;
   }
-  const bool now_and_then = slept_ || ++rounds_ % kRareRounds == 0;
-  if (slept_) {
-    for (Rail& rail : parts_.rails) {
-      rail.queue->disarm();
-    }
-    slept_ = false;
+  const bool woken = std::exchange(slept_, false);
+  for (size_t i = 0; woken && i < parts_.rails.size(); ++i) {
+    parts_.rails[i].queue->disarm();
   }
   int moved = 0;
   for (int i = 0; i < kPollsPerCall && !failed_; ++i) {
@@ -162,16 +162,29 @@ Io VerbsConnection::progress() {
     flush_due();
     push_sends();
   }
+  idle_rounds_ = moved > 0 ? 0 : idle_rounds_ + 1;
   if (moved == 0 && !failed_) {
-    if (now_and_then || side_ended_ns_ >= 0) {
-      look_aside();
-    }
-    if (now_and_then) {
-      check_stall();
-    }
-    check_lost();
+    idle(woken);
   }
   return failed_ ? Io::failed : moved > 0 ? Io::done : Io::again;
+}
+
+void VerbsConnection::idle(bool woken) {
+  if (held_ > 0 && !lost_ && (woken || idle_rounds_ >= kHoldRounds)) {
+    tell_held();
+  }
+  bool looks = woken;
+  if (idle_rounds_ % kRareRounds == 0) {
+    looks = looks || now_ns() - looked_ns_ >= kLookAsideNs;
+  }
+  if (looks || side_ended_ns_ >= 0) {
+    look_aside();
+  }
+  if (looks) {
+    looked_ns_ = now_ns();
+    check_stall();
+  }
+  check_lost();
 }
 
 int VerbsConnection::poll_some() {
@@ -260,7 +273,7 @@ void VerbsConnection::poll_fds(std::vector<pollfd>& out) const {
       seen_count_ = std::max(rail.queue->poll(seen_), 0);
     }
   }
-  if (seen_count_ > 0 || side_ended_ns_ >= 0 || lost_) {
+  if (seen_count_ > 0 || side_ended_ns_ >= 0 || lost_ || held_ > 0) {
     out.push_back({ready_.get(), POLLIN, 0});
     return;
   }

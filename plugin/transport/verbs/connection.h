@@ -49,7 +49,8 @@ class VerbsConnection final : public Connection {
     size_t lane = 0;          // whose stripe is being posted
     uint16_t stripes = 0;     // posted and announced by other lanes than the first
     uint32_t unfinished = 0;  // posted writes that are not complete
-    [[nodiscard]] bool is_done() const { return placed && unfinished == 0; }
+    [[nodiscard]] bool is_out() const { return placed && unfinished == 0; }
+    [[nodiscard]] bool is_done() const { return is_out() && !too_long; }
     [[nodiscard]] size_t length() const { return bytes; }
   };
   struct RecvOp {
@@ -60,6 +61,7 @@ class VerbsConnection final : public Connection {
     Source memory;  // while the other end may write to it
     uint32_t sequence = 0;
     Mark mark = 0;
+    bool held = false;  // the other end was not told of it
     bool granted = false;
     bool arrived = false;  // but for stripes
     bool done = false;
@@ -118,6 +120,7 @@ class VerbsConnection final : public Connection {
   void settle();
   std::byte* target_of(RecvOp& op, Mark mark, uint64_t bytes);
   void post_credit(const RecvOp& op);
+  void tell_held();
   void put_place(const Source& memory, const std::byte* data, Credit* credit) const;
   [[nodiscard]] bool is_posted(uint32_t sequence) const;
   void break_too_long(uint64_t bytes, const RecvOp& op);
@@ -131,6 +134,7 @@ class VerbsConnection final : public Connection {
   int handle_seen(int n);
   void handle(const ibv_wc& entry);
   void handle_control(Control control, uint32_t value);
+  void idle(bool woken);
   void look_aside();
   void look_at_ports();
   void check_stall();
@@ -171,6 +175,7 @@ class VerbsConnection final : public Connection {
   uint32_t out_next_ = 0, out_busy_ = 0, pieces_sent_ = 0, pieces_taken_ = 0;
 
   uint32_t next_receive_, next_arrival_, told_consumed_;
+  int held_ = 0;         // receives that the other end was not told of
   uint32_t next_whole_;  // all before it have arrived with all their stripes
   std::array<Early, kPlaces> early_{};
   std::array<uint16_t, kPlaces> stripes_{};  // that have come, by message
@@ -182,7 +187,8 @@ class VerbsConnection final : public Connection {
   mutable std::array<ibv_wc, 16> seen_;  // polled by poll_fds(), not yet handled
   mutable int seen_count_ = 0;
   mutable bool slept_ = false;
-  uint32_t rounds_ = 0;
+  uint32_t idle_rounds_ = 0;  // since something moved
+  int64_t looked_ns_ = 0;     // when it looked aside
   int64_t side_ended_ns_ = -1;
   mutable std::optional<Timer> timer_;   // for a sleeper: when to look whether a transfer stalls
   uint64_t moves_ = 0, moves_then_ = 0;  // completions; at the last look

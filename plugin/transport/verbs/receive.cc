@@ -2,13 +2,14 @@
 // The receiving half of a connection.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "plugin/transport/verbs/connection.h"
 
 namespace prunex::transport::verbs {
 namespace {
 
-constexpr uint32_t kTellAfter = 16;  // messages that went without a credit
+constexpr uint32_t kTellAfter = 16;  // eager places that are free and not yet said to be
 
 }  // namespace
 
@@ -43,7 +44,13 @@ Io VerbsConnection::irecv(void* data, size_t capacity, const Region* region, Tic
     check_lost();
   } else {
     op.memory = source_of(region, data, capacity);
-    post_credit(op);
+    // What fits into an eager place comes without being told where to.
+    op.held = is_eager(capacity, parts_.own) && next_arrival_ - told_consumed_ < kTellAfter;
+    if (op.held) {
+      ++held_;
+    } else {
+      post_credit(op);
+    }
   }
   return failed_ ? Io::failed : Io::done;
 }
@@ -61,6 +68,17 @@ void VerbsConnection::post_credit(const RecvOp& op) {
   put_place(op.memory, op.data, &c);
   told_consumed_ = c.consumed;
   push_due(Control::credit, c.sequence, encode(c));
+}
+
+// The other end may have a message for such a receive that is too long for it, or that asks.
+void VerbsConnection::tell_held() {
+  for (uint32_t s = next_arrival_; held_ > 0 && s != next_receive_; ++s) {
+    RecvOp& op = receives_[receive_order_[s % kPlaces]];
+    if (std::exchange(op.held, false)) {
+      --held_;
+      post_credit(op);
+    }
+  }
 }
 
 void VerbsConnection::put_place(const Source& memory, const std::byte* data, Credit* credit) const {
@@ -212,6 +230,7 @@ void VerbsConnection::on_message(Immediate::Kind kind, Mark mark, uint64_t bytes
 }
 
 void VerbsConnection::deliver(RecvOp& op, Immediate::Kind kind, Mark mark, uint64_t bytes) {
+  held_ -= std::exchange(op.held, false) ? 1 : 0;
   const bool aside = (mark & kAside) != 0;
   if (kind == Immediate::eager) {
     if (bytes > kEagerBytes || op.granted || op.received > 0) {

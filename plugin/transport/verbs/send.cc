@@ -269,7 +269,7 @@ void VerbsConnection::on_sent(uint64_t id) {
   }
   SendOp& op = sends_[static_cast<int>(id & kSlotBits)];
   --op.unfinished;
-  if (!op.is_done()) {
+  if (!op.is_out()) {
     return;
   }
   --unsent_;

@@ -31,7 +31,7 @@ from prunex.torch.groups import Family
 from prunex.torch.hsadmm_checkpoint import load_state, save_state
 from prunex.torch.hsadmm_exchange import Exchange
 from prunex.torch.hsadmm_round import Options, RoundReport, run_round
-from prunex.torch.hsadmm_state import State, add_proximal, copy_all
+from prunex.torch.hsadmm_state import DecayPull, State, add_proximal, copy_all
 from prunex.torch.projection import keep_vectors, specs
 from prunex.torch.schedule import as_schedule
 
@@ -53,6 +53,9 @@ class HSADMM:
     "z_tilde" (the exact projection). budget: "layer" or "global".
     freeze_after: rounds without a change of mask, at the target density, before it is frozen;
     freeze_round: at the latest in this round (None: never by force).
+    pull_every: the proximal gradient is added in every so-manieth local step (and the round's last),
+    times the steps since the last time: one more pass over the parameters saved in the others. Fewer
+    steps are put together where lr * rho1 * steps would pass 0.1.
     masked: a MaskedParameters that is told every new mask. exchange: for tests.
 
     At the start every rank takes rank 0's parameters and real-valued buffers. Communication is
@@ -78,6 +81,7 @@ class HSADMM:
         freeze_after: int = 3,
         freeze_round: int | None = None,
         adapt_after_freeze: int = 3,
+        pull_every: int = 1,
         options: Options | None = None,
         masked=None,
         exchange: Exchange | None = None,
@@ -87,8 +91,9 @@ class HSADMM:
                 "HSADMM wants the plain model: DDP would average the gradients of local steps. "
                 "Wrap it after finish(), or leave the exchange of fine-tuning to HSADMM"
             )
-        if local_steps < 1:
-            raise ValueError(f"local_steps is {local_steps}; wanted at least 1")
+        for what, value in (("local_steps", local_steps), ("pull_every", pull_every)):
+            if value < 1:
+                raise ValueError(f"{what} is {value}; wanted at least 1")
         for what, value in (("rho1", rho1), ("rho2", rho2)):
             if not value > 0:
                 raise ValueError(f"{what} is {value}; wanted a number above 0")
@@ -99,7 +104,7 @@ class HSADMM:
         self.model, self.optimizer, self.masked = model, optimizer, masked
         self.exchange = exchange if exchange is not None else Exchange(comm)
         self.schedule = as_schedule(density)
-        self.local_steps = int(local_steps)
+        self.local_steps, self.pull_every = int(local_steps), int(pull_every)
         self.freeze_after, self.freeze_round = int(freeze_after), freeze_round
         self.adapt_after_freeze = int(adapt_after_freeze)
         self.options = replace(
@@ -107,8 +112,9 @@ class HSADMM:
         )
         self.state = State(model, families, rho1, rho2 if self.exchange.M > 1 else 0.0)
         self._check_optimizer()
+        self._decay = DecayPull(optimizer)
         self.phase = ADMM
-        self.rounds = self.steps_in_round = self.stable_rounds = 0
+        self.rounds = self.steps_in_round = self.stable_rounds = self._unpulled = 0
         self.epoch: float | None = None
         self.frozen_at: int | None = None
         self.reports: list[RoundReport] = []
@@ -169,12 +175,15 @@ class HSADMM:
             self._timed(self._prepare_gradients)
             return loss
 
-        if closure is None:
-            self._timed(self._prepare_gradients)
-            loss = self.optimizer.step()
-        else:
-            with torch.enable_grad():
-                loss = self.optimizer.step(prepared)
+        try:
+            if closure is None:
+                self._timed(self._prepare_gradients)
+                loss = self.optimizer.step()
+            else:
+                with torch.enable_grad():
+                    loss = self.optimizer.step(prepared)
+        finally:
+            self._decay.end()
         report = None
         if self.phase != FINETUNE:
             self.steps_in_round += 1
@@ -225,9 +234,24 @@ class HSADMM:
                 self.exchange.world_mean_(state.a, masked=True)
                 copy_all(grads, state.views["a"])
         else:
-            add_proximal(state, grads)
+            self._pull(grads)
         if self.phase != ADMM:
             state.zero_dropped_(grads)
+
+    def _pull(self, grads: list[torch.Tensor]) -> None:
+        """Step 1's proximal gradient, in this step or together with a later one's."""
+        state = self.state
+        self._unpulled += 1
+        if self.pull_every > 1 and self.steps_in_round + 1 < self.local_steps:
+            rate = max(float(group["lr"]) for group in self.optimizer.param_groups)
+            most = 0.1 / max(rate * float(state.rho1.max()), 1e-30)
+            if self._unpulled < min(self.pull_every, int(most)):
+                return
+        times, self._unpulled = self._unpulled, 0
+        decayed = self._decay.usable(state)
+        if decayed:
+            self._decay.begin(times * float(state.rho1[0]))
+        add_proximal(state, grads, times, decayed)
 
     @torch.no_grad()
     def round(self) -> RoundReport:
@@ -248,7 +272,7 @@ class HSADMM:
             adapt=not frozen or since <= self.adapt_after_freeze,
         )
         self.rounds += 1
-        self.steps_in_round = 0
+        self.steps_in_round = self._unpulled = 0
         self.stable_rounds = 0 if report.mask_flips else self.stable_rounds + 1
         if report.mask_flips:
             self._tell_masked()

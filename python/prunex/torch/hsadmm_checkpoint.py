@@ -37,6 +37,7 @@ def save_state(admm: HSADMM) -> dict:
         "rho2": state.rho2.tolist(),
         "masks": {k: torch.from_numpy(m.copy()) for k, m in state.masks.items()},
         **{k: getattr(admm, k) for k in _PLAIN},
+        "unpulled": admm._unpulled,
         "optimizer": admm.optimizer.state_dict(),
     }
 
@@ -53,6 +54,7 @@ def load_state(admm: HSADMM, saved: dict) -> None:
     state.pull_changed()
     for k in _PLAIN:
         setattr(admm, k, saved[k])
+    admm._unpulled = saved.get("unpulled", 0)
     admm.optimizer.load_state_dict(saved["optimizer"])
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from typing import Mapping
+from typing import Callable, Mapping
 
 import numpy as np
 import torch
@@ -50,11 +50,33 @@ class Exchange:
             return recv.copy_(send)
         return self._reduce(send, recv, "avg", "node")
 
-    def leaders_mean_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Mean over nodes of the leaders' flat buffers, compacted, in place, on every rank."""
+    def begin_leaders_mean_(self, tensor: torch.Tensor) -> Callable[[], None]:
+        """Begins the mean over nodes of the leaders' flat buffers, compacted, in place, on every
+        rank. Returns what waits for it; until then the tensor is not to be touched.
+
+        What is computed meanwhile counts as seconds of the call if the call still goes on after it.
+        """
         if self.size == 1:
-            return tensor
-        return self._reduce(tensor, tensor, "avg", "leaders", self._layout)
+            return lambda: None
+        start = time.perf_counter()
+        host = tensor if tensor.device.type == "cpu" else tensor.cpu()
+        request = self.comm.all_reduce(
+            host, host, op="avg", scope="leaders", layout=self._layout, async_op=True
+        )
+        begun = time.perf_counter()
+
+        def end() -> None:
+            waited = time.perf_counter()
+            if request.done():
+                self.seconds += begun - start
+            else:
+                waited = start
+            request.wait()
+            if host is not tensor:
+                tensor.copy_(host)
+            self.seconds += time.perf_counter() - waited
+
+        return end
 
     def world_sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over all ranks, in place."""

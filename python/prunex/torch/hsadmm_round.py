@@ -75,16 +75,22 @@ class RoundReport:
 
 
 def node_consensus(state: State, exchange: Exchange) -> None:
-    """Step 2: a = s_i = mean_j(theta_ij + u_ij); b = z~_i = (P rho1 s_i + rho2 (z - v_i)) / (P rho1
-    + rho2), the minimiser before the projection. With one node the second level is not there
-    (rho2 = 0): z~ = s, plain consensus ADMM."""
+    """Step 2: a = s_i = mean_j(theta_ij + u_ij)."""
     state.add_thetas_(state.views["u"])  # u holds theta + u until step 7
     exchange.node_mean(state.u, state.a)
-    near = exchange.P * state.rho1
-    share = (near / (near + state.rho2)).tolist()
-    for (i, _), (a, b, z, v) in zip(state.pieces, state.split("a", "b", "z", "v")):
-        torch.sub(z, v, out=b)
-        b.lerp_(a, share[i])
+
+
+def minimise(state: State, exchange: Exchange, i: int) -> None:
+    """b = z~_i = (P rho1 s_i + rho2 (z - v_i)) / (P rho1 + rho2) of parameter i, the minimiser before
+    the projection. With one node the second level is not there (rho2 = 0): z~ = s, plain ADMM."""
+    near = exchange.P * state.rho1[i]
+    share = float(near / (near + state.rho2[i]))
+    for a, b, z, v in state.split_one(i, "a", "b", "z", "v"):
+        if share == 1.0:
+            b.copy_(a)
+        else:
+            torch.sub(z, v, out=b)
+            b.lerp_(a, share)
 
 
 def node_scores(state: State, exchange: Exchange, options: Options) -> tuple[np.ndarray, bool]:
@@ -96,16 +102,21 @@ def node_scores(state: State, exchange: Exchange, options: Options) -> tuple[np.
     """
     weights = None
     tensors = {}
+    squares = state.views["w"]  # free until the duals are updated
     for name in {m.name for f in state.families for m in f.members if m.scored}:
         i = state.number[name]
         if options.score == "theta":
-            tensors[name] = state.views["a"][i] - state.views["u_mean"][i]
+            torch.sub(state.views["a"][i], state.views["u_mean"][i], out=squares[i])
+            tensors[name] = squares[i].square_()
         else:
-            tensors[name] = state.views["b"][i]
+            minimise(state, exchange, i)
+            tensors[name] = torch.mul(state.views["b"][i], state.views["b"][i], out=squares[i])
     if options.score == "z_tilde":
         factor = exchange.P * state.rho1 + state.rho2
         weights = {n: float(factor[state.number[n]]) for n in tensors}
-    values = all_scores(state.families, tensors, mean=options.scope == "global", weights=weights)
+    values = all_scores(
+        state.families, tensors, mean=options.scope == "global", weights=weights, squared=True
+    )
     finite = bool(np.isfinite(values).all())
     return (values if finite else np.where(np.isfinite(values), values, np.float32(0))), finite
 
@@ -139,48 +150,65 @@ def use_mask(state: State, exchange: Exchange, keep: np.ndarray, epoch: int) -> 
 class Norms:
     """Squared norms per parameter, gathered piece by piece without waiting for a device."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, keys: tuple[str, ...]) -> None:
         self._owners = torch.tensor([i for i, _ in state.pieces])
         self._count = len(state.names)
-        self._parts: dict[str, list[torch.Tensor]] = {}
+        self._sums = state.a.new_zeros(len(keys), len(state.pieces))
+        self._places = {k: row.unbind() for k, row in zip(keys, self._sums)}
 
-    def add(self, key: str, piece: torch.Tensor) -> None:
-        self._parts.setdefault(key, []).append(piece.dot(piece))
+    def of(self, key: str) -> tuple[torch.Tensor, ...]:
+        """Where the squared norm of each piece is to go."""
+        return self._places[key]
 
     def sums(self) -> dict[str, torch.Tensor]:
         """Float64 on the host, shape [parameters] each."""
-        out = {}
-        for key, parts in self._parts.items():
-            zeros = torch.zeros(self._count, dtype=torch.float64)
-            out[key] = zeros.index_add_(0, self._owners, torch.stack(parts).double().cpu())
-        return out
+        sums = self._sums.double().cpu()
+        out = torch.zeros(len(sums), self._count, dtype=torch.float64)
+        out.index_add_(1, self._owners, sums)
+        return dict(zip(self._places, out))
 
 
-def consensus_and_duals(state: State, exchange: Exchange) -> dict[str, torch.Tensor]:
-    """Steps 4 to 7. Returns squared norms per parameter, this rank's share of each."""
-    norms = Norms(state)
-    state.zero_dropped_(state.views["b"])  # 4: z_i = m * z~_i, v_i = m * v_i
-    state.zero_dropped_(state.views["v"])
-    for old, z_i, v, a, u_mean in state.split("z_i", "b", "v", "a", "u_mean"):
-        old.sub_(z_i)
-        norms.add("dz_i", old)
-        torch.sub(a, z_i, out=u_mean)  # of the new u_ij: s_i - z_i
-        torch.add(z_i, v, out=a)
-    state.swap("z_i", "b")
-    exchange.leaders_mean_(state.a)  # 5: z = mean over nodes of z_i + v_i
-    buffers = state.split("theta", "z", "a", "b", "z_i", "v", "u", "w")
-    for theta, old, z, spare, z_i, v, u, w in buffers:  # 7: v_i += z_i - z, u_ij += theta_ij - z_i
-        old.sub_(z)
-        norms.add("dz", old)
-        torch.sub(z_i, z, out=spare)
-        norms.add("r2", spare)
-        v.add_(spare)
+def consensus_and_duals(
+    state: State, exchange: Exchange, flips: int, hard: bool
+) -> dict[str, torch.Tensor]:
+    """Steps 4 to 7. Returns squared norms per parameter, this rank's share of each. flips: groups
+    that the mask has changed; hard: theta and u are 0 outside of it already, and with them z~_i."""
+    norms = Norms(state, ("dz_i", "dz", "r2", "r1", "z_i", "u"))
+    dot, sub = torch.dot, torch.sub
+    if flips:  # v_i stays inside an unchanged mask by itself
+        state.zero_dropped_(state.views["v"])
+    for i in range(len(state.names)):  # all steps with one parameter while it is in the cache
+        minimise(state, exchange, i)
+        if not hard:
+            state.zero_dropped_of_(i, state.views["b"])  # 4: z_i = m * z~_i, v_i = m * v_i
+        for z_i, v, a, u_mean in state.split_one(i, "b", "v", "a", "u_mean"):
+            sub(a, z_i, out=u_mean)  # of the new u_ij: s_i - z_i
+            torch.add(z_i, v, out=a)
+    end = exchange.begin_leaders_mean_(state.a)  # 5: z = mean over nodes of z_i + v_i
+    pieces = zip(
+        state.split("theta", "z_i", "b", "u", "w"),
+        zip(*(norms.of(k) for k in ("dz_i", "r1", "z_i", "u"))),
+    )
+    for (theta, old, z_i, u, w), (dz_i, r1, size, dual) in pieces:  # 7, while it is under way:
+        difference = state.scratch[: len(z_i)]  # u_ij += theta_ij - z_i; u holds theta + u
+        sub(theta, z_i, out=difference)
+        dot(difference, difference, out=r1)
         u.sub_(z_i)
-        torch.sub(theta, z_i, out=spare)
-        norms.add("r1", spare)
-        torch.sub(z_i, u, out=w)
-        norms.add("z_i", z_i)
-        norms.add("u", u)
+        sub(z_i, u, out=w)
+        dot(z_i, z_i, out=size)
+        dot(u, u, out=dual)
+        sub(z_i, old, out=difference)
+        dot(difference, difference, out=dz_i)
+    state.swap("z_i", "b")
+    end()
+    pieces = zip(state.split("z", "a", "z_i", "v"), zip(norms.of("dz"), norms.of("r2")))
+    for (old, z, z_i, v), (dz, r2) in pieces:  # 7: v_i += z_i - z
+        difference = state.scratch[: len(z_i)]
+        sub(z, old, out=difference)
+        dot(difference, difference, out=dz)
+        sub(z_i, z, out=difference)
+        dot(difference, difference, out=r2)
+        v.add_(difference)
     state.swap("z", "a")
     out = norms.sums()
     out["r2"] /= exchange.P  # every rank of the node adds its share
@@ -281,16 +309,18 @@ def run_round(
     if not frozen:
         keep, sent, finite = agree(state, exchange, options, density)
         flips = use_mask(state, exchange, keep, number)
-    sums = world_norms(exchange, consensus_and_duals(state, exchange), finite)
+    hard = frozen and not flips
+    sums = world_norms(exchange, consensus_and_duals(state, exchange, flips, hard), finite)
     squares = residuals(state, exchange, sums)
     converged = has_converged(state, exchange, sums, squares, options)
     rho1, rho2 = float(state.rho1.mean()), float(state.rho2.mean())
     if adapt:
-        scale_penalty(state, 1, rebalanced(squares["r1"], squares["s1"], state.rho1, options))
+        factor = rebalanced(squares["r1"], squares["s1"], state.rho1, options)
+        scale_penalty(state, 1, factor)
+        if (factor != 1.0).any():
+            state.pull_changed()
         if exchange.M > 1:
             scale_penalty(state, 2, rebalanced(squares["r2"], squares["s2"], state.rho2, options))
-    if adapt:
-        state.pull_changed()
     width = state.a.element_size()
     return RoundReport(
         round=number,

@@ -17,7 +17,7 @@ from torch import nn
 from prunex.torch.groups import Family, tensors_of
 from prunex.torch.projection import Dropped, Masks
 
-CACHED = 1 << 15  # elements: eight buffers of 128 KiB fit a core's own cache
+CACHED = 1 << 16  # elements: what one operation wrote is in a core's own cache for the next
 
 
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -74,7 +74,7 @@ class State:
         wide = any(p.dtype == torch.float64 for p in self.thetas)
         self.dtype = torch.float64 if wide else torch.float32
         self.device = self.thetas[0].device
-        self._low = [
+        self.low = [
             p.dtype.itemsize < 4 if hasattr(p.dtype, "itemsize") else p.element_size() < 4
             for p in self.thetas
         ]
@@ -87,6 +87,11 @@ class State:
         self.rho2 = np.full(len(self.names), float(rho2))
         flats = ("u", "v", "z_i", "z", "w", "u_mean", "a", "b")
         self.views = {k: self.views_of(getattr(self, k)) for k in flats}
+        sizes = [size for _, size in self.pieces]
+        self._parts = {k: getattr(self, k).split(sizes) for k in flats}
+        owners = [i for i, _ in self.pieces]
+        self._first = np.searchsorted(owners, np.arange(len(self.names) + 1)).tolist()
+        self.scratch = self.a.new_empty(max(sizes, default=0))
         self.set_masks({f.name: np.ones(f.groups, bool) for f in self.families})
 
     def _pieces(self, most: int) -> list[tuple[int, int]]:
@@ -100,13 +105,12 @@ class State:
     def split(self, *names: str) -> Iterator[tuple[torch.Tensor, ...]]:
         """The named buffers ("theta": the parameters), piece by piece: several operations on a
         piece find it in the cache."""
-        sizes = [size for _, size in self.pieces]
-        return zip(
-            *(
-                self._theta_pieces() if n == "theta" else getattr(self, n).split(sizes)
-                for n in names
-            )
-        )
+        return zip(*(self._theta_pieces() if n == "theta" else self._parts[n] for n in names))
+
+    def split_one(self, i: int, *names: str) -> Iterator[tuple[torch.Tensor, ...]]:
+        """The pieces of parameter i in the named buffers."""
+        part = slice(self._first[i], self._first[i + 1])
+        return zip(*(self._parts[n][part] for n in names))
 
     def _theta_pieces(self) -> Iterator[torch.Tensor]:
         for p, stride in zip(self.thetas, self.strides):
@@ -141,12 +145,13 @@ class State:
         first, second = getattr(self, one), getattr(self, other)
         setattr(self, one, second)
         setattr(self, other, first)
-        self.views[one], self.views[other] = self.views[other], self.views[one]
+        for held in (self.views, self._parts):
+            held[one], held[other] = held[other], held[one]
 
     def set_masks(self, masks: Masks) -> None:
         self.masks = {f.name: np.asarray(masks[f.name], bool) for f in self.families}
         self.dropped = Dropped(self.families, self.masks, self.shapes, self.device)
-        self._cut = [self.number[n] for n in self.dropped.names()]
+        self._cut = {self.number[n]: n for n in self.dropped.names()}
 
     def kept(self) -> int:
         """Elements a leader sends: kept ones of masked parameters, all of the others."""
@@ -155,9 +160,14 @@ class State:
 
     def zero_dropped_(self, views: Sequence[torch.Tensor]) -> None:
         """m * x by selection, in place, for one tensor per parameter (None: left out)."""
-        for i in self._cut:
+        for i, name in self._cut.items():
             if views[i] is not None:
-                self.dropped.zero_(self.names[i], views[i])
+                self.dropped.zero_(name, views[i])
+
+    def zero_dropped_of_(self, i: int, views: Sequence[torch.Tensor]) -> None:
+        """The same for parameter i alone."""
+        if i in self._cut:
+            self.dropped.zero_(self._cut[i], views[i])
 
     def load_thetas_(self, views: Sequence[torch.Tensor]) -> None:
         """views <- theta."""
@@ -170,7 +180,7 @@ class State:
     def runs(self) -> Iterator[Run]:
         """Longest runs of parameters with equal penalties and width: one, usually."""
         first = 0
-        keys = list(zip(self.rho1.tolist(), self.rho2.tolist(), self._low))
+        keys = list(zip(self.rho1.tolist(), self.rho2.tolist(), self.low))
         for i in range(1, len(keys) + 1):
             if i == len(keys) or keys[i] != keys[first]:
                 yield Run(first, i, self.offsets[first], self.offsets[i], *keys[first])
@@ -194,19 +204,53 @@ def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -
             target.copy_(source)
 
 
-def add_proximal(state: State, grads: Sequence[torch.Tensor]) -> None:
-    """Step 1: g += rho1 * (theta - z_i + u_ij) = rho1 * (theta - w), in place.
+def add_proximal(
+    state: State, grads: Sequence[torch.Tensor], times: int = 1, decayed: bool = False
+) -> None:
+    """Step 1: g += times * rho1 * (theta - z_i + u_ij) = times * rho1 * (theta - w), in place.
 
-    Two passes over the elements; in 16-bit parameters the difference is taken in float32 first,
-    for it is far smaller than either term.
+    decayed: the optimizer adds the part of theta itself (DecayPull), and w is left to add. In 16-bit
+    parameters the difference is taken in float32 first, for it is far smaller than either term.
     """
-    thetas = [p.detach() for p in state.thetas]
+    pulls = state.views["w"]
     for run in state.runs():
-        part = slice(run.first, run.last)
-        if run.low:
-            pull = torch._foreach_sub(list(state.views["w"][part]), thetas[part])
-            torch._foreach_mul_(pull, -run.rho1)
-            torch._foreach_add_(list(grads[part]), pull)
-        else:
-            torch._foreach_add_(list(grads[part]), thetas[part], alpha=run.rho1)
-            torch._foreach_add_(list(grads[part]), state.views["w"][part], alpha=-run.rho1)
+        rho = times * run.rho1
+        for i in range(run.first, run.last):
+            g, theta, w = grads[i], state.thetas[i].detach(), pulls[i]
+            if run.low:
+                g.add_(torch.sub(w, theta).mul_(-rho))
+                continue
+            if not decayed:
+                g.add_(theta, alpha=rho)
+            g.add_(w, alpha=-rho)
+
+
+class DecayPull:
+    """Lets SGD add rho1 * theta in the pass over the elements in which it adds weight_decay * theta.
+
+    Only plain torch.optim.SGD whose groups all have a weight decay, and one rho1: elsewhere the sum
+    would be another one, or a pass more. usable is asked in every step: users change groups.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.groups = optimizer.param_groups if type(optimizer) is torch.optim.SGD else []
+        self.saved: list[float] = []
+
+    def usable(self, state: State) -> bool:
+        rho = state.rho1
+        return (
+            bool(self.groups)
+            and all(g["weight_decay"] and not g.get("maximize") for g in self.groups)
+            and not any(state.low)
+            and bool((rho == rho[0]).all())
+        )
+
+    def begin(self, rho: float) -> None:
+        self.saved = [g["weight_decay"] for g in self.groups]
+        for group, decay in zip(self.groups, self.saved):
+            group["weight_decay"] = decay + rho
+
+    def end(self) -> None:
+        for group, decay in zip(self.groups, self.saved):
+            group["weight_decay"] = decay
+        self.saved = []

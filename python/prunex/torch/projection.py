@@ -26,13 +26,15 @@ Masks = dict[str, np.ndarray]
 # ---- scores
 
 
-def member_norms(member: Member, groups: int, tensor: torch.Tensor) -> torch.Tensor:
-    """Sum of squares by group of one member, shape [groups], in float32 (float64 for float64)."""
-    if tensor.dtype not in (torch.float32, torch.float64):
-        tensor = tensor.float()
-    others = [d for d in range(tensor.dim()) if d != member.dim]
-    places = tensor.square()
-    if member.dim == 0 and len(others) > 1 and tensor.is_contiguous():
+def squares_of(tensor: torch.Tensor) -> torch.Tensor:
+    """In float32 (float64 for float64)."""
+    return (tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()).square()
+
+
+def member_norms(member: Member, groups: int, places: torch.Tensor) -> torch.Tensor:
+    """Sums by group of one member's squares, shape [groups]."""
+    others = [d for d in range(places.dim()) if d != member.dim]
+    if member.dim == 0 and len(others) > 1 and places.is_contiguous():
         places = places.reshape(len(places), -1).sum(1)
     elif others:
         places = places.sum(others)
@@ -47,16 +49,24 @@ def member_norms(member: Member, groups: int, tensor: torch.Tensor) -> torch.Ten
 
 @torch.no_grad()
 def family_scores(
-    family: Family, tensors: Mapping[str, torch.Tensor], weights: Mapping[str, float] | None = None
+    family: Family,
+    tensors: Mapping[str, torch.Tensor],
+    weights: Mapping[str, float] | None = None,
+    squared: bool = False,
 ) -> torch.Tensor:
     """Score of every group: the sum of squares of its scored members (filters and channels; bias
     and BatchNorm follow unscored), shape [family.groups]. weights: a factor per parameter, w_i =
     P rho1 + rho2 for the exact projection with penalties per layer. Partial tiles at an edge are
-    scored by their mean, scaled to a whole tile, so that the edge does not lose by its size."""
+    scored by their mean, scaled to a whole tile, so that the edge does not lose by its size.
+    squared: tensors holds the elements' squares."""
     weights = weights or {}
+
+    def squares(name: str) -> torch.Tensor:
+        return tensors[name] if squared else squares_of(tensors[name])
+
     if family.tile is not None:
         name = family.members[0].name
-        cells = _cell_sums(tensors[name], family.tile).reshape(-1)
+        cells = _cell_sums(squares(name), family.tile).reshape(-1)
         full = int(family.sizes.max())
         if int(family.sizes.min()) != full:
             scale = torch.from_numpy(full / family.sizes).to(cells)
@@ -64,13 +74,13 @@ def family_scores(
         return cells * weights.get(name, 1.0)
     if family.nm is not None:
         name = family.members[0].name
-        moved = tensors[name].movedim(family.nm[2], -1)
-        return moved.square().reshape(-1) * weights.get(name, 1.0)
+        moved = squares(name).movedim(family.nm[2], -1)
+        return moved.reshape(-1) * weights.get(name, 1.0)
     total = None
     for member in family.members:
         if not member.scored:
             continue
-        part = member_norms(member, family.groups, tensors[member.name])
+        part = member_norms(member, family.groups, squares(member.name))
         part = part * weights[member.name] if member.name in weights else part
         total = part if total is None else total + part.to(total)
     if total is None:
@@ -78,13 +88,8 @@ def family_scores(
     return total
 
 
-def _cell_sums(tensor: torch.Tensor, tile: Sequence[int]) -> torch.Tensor:
+def _cell_sums(out: torch.Tensor, tile: Sequence[int]) -> torch.Tensor:
     """Sums of squares over the tile grid; edge tiles may be partial."""
-    out = (
-        tensor.square()
-        if tensor.dtype in (torch.float32, torch.float64)
-        else (tensor.float().square())
-    )
     for d, edge in enumerate(tile):
         size = out.shape[d]
         if edge == 0 or edge >= size:
@@ -105,10 +110,11 @@ def all_scores(
     *,
     mean: bool = False,
     weights: Mapping[str, float] | None = None,
+    squared: bool = False,
 ) -> np.ndarray:
     """Scores of all families, one after another, float32. mean: per element instead of the sum, so
-    that groups of different sizes can share one budget."""
-    parts = [family_scores(f, tensors, weights) for f in families]
+    that groups of different sizes can share one budget. squared: as in family_scores."""
+    parts = [family_scores(f, tensors, weights, squared) for f in families]
     if mean:
         parts = [
             p / torch.from_numpy(np.maximum(f.sizes, 1)).to(p) for p, f in zip(parts, families)

@@ -13,6 +13,7 @@ class Coll final : public HostColl {
   [[nodiscard]] bool gathers() const override { return V >= 8; }
 
   Status init(uint64_t comm_id, Logger log) override {
+    const std::lock_guard lock(plugin_mutex());
     if constexpr (V >= 11) {
       return t_.init(&ctx_, comm_id, log);
     } else {
@@ -20,13 +21,17 @@ class Coll final : public HostColl {
     }
   }
   Status finalize() override {
+    const std::lock_guard lock(plugin_mutex());
     if constexpr (V >= 11) {
       return t_.finalize(ctx_);
     } else {
       return kSuccess;
     }
   }
-  Status devices(int* count) override { return t_.devices(count); }
+  Status devices(int* count) override {
+    const std::lock_guard lock(plugin_mutex());
+    return t_.devices(count);
+  }
   Status properties(int device, Properties* out) override {
     auto raw = properties_of(t_.get_properties);
     const Status status = t_.get_properties(device, &raw);

@@ -17,6 +17,7 @@ class Net final : public HostNet {
   [[nodiscard]] const char* name() const override { return t_.name; }
 
   Status init(uint64_t comm_id, int traffic_class, Logger log) override {
+    const std::lock_guard lock(plugin_mutex());
     config_.traffic_class = traffic_class;
     if constexpr (V >= 11) {
       return t_.init(&ctx_, comm_id, &config_, log, profile);
@@ -27,13 +28,17 @@ class Net final : public HostNet {
     }
   }
   Status finalize() override {
+    const std::lock_guard lock(plugin_mutex());
     if constexpr (V >= 11) {
       return t_.finalize(ctx_);
     } else {
       return kSuccess;
     }
   }
-  Status devices(int* count) override { return t_.devices(count); }
+  Status devices(int* count) override {
+    const std::lock_guard lock(plugin_mutex());
+    return t_.devices(count);
+  }
   Status properties(int device, Properties* out) override {
     auto raw = properties_of(t_.get_properties);
     const Status status = t_.get_properties(device, &raw);
@@ -139,7 +144,13 @@ class Net final : public HostNet {
 
 }  // namespace
 
+std::mutex& plugin_mutex() {
+  static std::mutex one;
+  return one;
+}
+
 void* load_plugin(const std::string& path) {
+  const std::lock_guard lock(plugin_mutex());
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   PRUNEX_MUST(library != nullptr, "%s", ::dlerror());
   return library;

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shared by the two adapters.
 #pragma once
+#include <mutex>
+
 #include "tests/nccl/host/failure.h"
 #include "tests/nccl/host/tables.h"
 
 namespace prunex::nccl::host {
+
+// NCCL loads a plugin, inits it, asks for its devices and finalizes under one lock of the process.
+std::mutex& plugin_mutex();
 
 template <class P>
 Properties widen(const P& from) {

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stand-in's plans and kernels: the device's own functions, thread by thread on the CPU.
+#include <atomic>
+#include <thread>
+
+#include "tests/cuda/emulate.h"
+#include "tests/device/fake_state.h"
+
+namespace prunex::test {
+namespace {
+
+using cuda::Plan;
+
+struct FakePlan {
+  cuda::Lowered lowered;
+};
+const FakePlan& of(const Plan* plan) { return *reinterpret_cast<const FakePlan*>(plan); }
+
+struct {
+  std::atomic<int> packs{0}, unpacks{0}, block_packs{0}, block_unpacks{0};
+} kernel_counts;
+thread_local bool plan_fails = false;
+
+int plan_create(const cuda::PlanImage* image, Plan** out) {
+  if (plan_fails) {
+    plan_fails = false;
+    return kOutOfMemory;
+  }
+  auto* plan = new FakePlan;
+  plan->lowered.tiles.assign(image->tiles, image->tiles + image->num_tiles);
+  plan->lowered.words.assign(image->words, image->words + image->num_words);
+  *out = reinterpret_cast<Plan*>(plan);
+  count_allocation(1);
+  return 0;
+}
+int plan_destroy(Plan* plan) {
+  delete reinterpret_cast<FakePlan*>(plan);
+  count_allocation(-1);
+  return 0;
+}
+size_t scratch_bytes() { return 64; }
+
+int launch(void* stream, std::atomic<int>& kernels, const void* from, const void* to) {
+  const auto* s = static_cast<FakeStream*>(static_cast<StreamLike*>(stream));
+  int current = 0;
+  (void)fake_cuda().get_device(&current);
+  if (s != nullptr && s->device() != current) {
+    return kInvalidHandle;
+  }
+  if (!reaches(from) || !reaches(to)) {
+    return kIllegalAddress;
+  }
+  ++kernels;
+  return fault_of(FakeCall::launch);
+}
+
+const std::byte* element(const void* base, uint64_t i, DType type) {
+  return reinterpret_cast<const std::byte*>(reinterpret_cast<uintptr_t>(base) + i * size_of(type));
+}
+
+int pack(const cuda::MoveCall* call) {
+  const void* const from = element(call->from, call->range.begin, call->type);
+  if (const int fault = launch(call->stream, kernel_counts.packs, from, call->to)) {
+    return fault;
+  }
+  enqueue_on(call->stream, [c = *call] {
+    wait_while_held();
+    emulate_pack({}, of(c.plan).lowered, c.range, c.type, static_cast<const std::byte*>(c.from),
+                 static_cast<std::byte*>(c.to), c.record, c.exact);
+  });
+  return 0;
+}
+int unpack(const cuda::MoveCall* call) {
+  const void* const to = element(call->to, call->range.begin, call->type);
+  if (const int fault = launch(call->stream, kernel_counts.unpacks, call->from, to)) {
+    return fault;
+  }
+  enqueue_on(call->stream, [c = *call] {
+    wait_while_held();
+    emulate_unpack({}, of(c.plan).lowered, c.range, c.type, static_cast<const std::byte*>(c.from),
+                   static_cast<std::byte*>(c.to));
+  });
+  return 0;
+}
+
+size_t block_scratch_bytes(size_t blocks) { return blocks; }
+bool valid(const cuda::BlockCall& c) {
+  return cuda::address_mod(c.packed, 16) == 0 && cuda::address_mod(c.bits, 8) == 0 &&
+         c.scratch_bytes >= block_scratch_bytes(c.blocks) && reaches(c.bits) && reaches(c.scratch);
+}
+int pack_blocks(const cuda::BlockCall* call) {
+  if (!valid(*call)) {
+    return kInvalidValue;
+  }
+  if (const int fault = launch(call->stream, kernel_counts.block_packs, call->from, call->packed)) {
+    return fault;
+  }
+  enqueue_on(call->stream, [c = *call] {
+    wait_while_held();
+    emulate_pack_blocks(c);
+  });
+  return 0;
+}
+int unpack_blocks(const cuda::BlockCall* call) {
+  if (!valid(*call)) {
+    return kInvalidValue;
+  }
+  if (call->blocks == 0) {
+    return 0;
+  }
+  if (const int fault =
+          launch(call->stream, kernel_counts.block_unpacks, call->packed, call->from)) {
+    return fault;
+  }
+  enqueue_on(call->stream, [c = *call] {
+    wait_while_held();
+    emulate_unpack_blocks(c);
+  });
+  return 0;
+}
+int reduce(const cuda::ReduceCall* call) {
+  if (call->reduction.own >= 0) {
+    return 1;  // not used by this library's host part
+  }
+  enqueue_on(call->move.stream, [c = *call] {
+    cuda::with_accumulator(c.reduction.in, [&](auto a) {
+      cuda::reduce_flat<decltype(a)>(c.reduction, c.count, 0, 1);
+    });
+  });
+  return 0;
+}
+
+}  // namespace
+
+void add_fake_kernels(cuda::Table& t) {
+  t.plan_create = plan_create;
+  t.plan_destroy = plan_destroy;
+  t.scratch_bytes = scratch_bytes;
+  t.pack = pack;
+  t.unpack = unpack;
+  t.reduce = reduce;
+  t.block_scratch_bytes = block_scratch_bytes;
+  t.pack_blocks = pack_blocks;
+  t.unpack_blocks = unpack_blocks;
+}
+
+FakeKernels fake_kernels() {
+  return {kernel_counts.packs, kernel_counts.unpacks, kernel_counts.block_packs,
+          kernel_counts.block_unpacks};
+}
+void fail_next_plan() { plan_fails = true; }
+
+}  // namespace prunex::test
