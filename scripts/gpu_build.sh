@@ -141,14 +141,16 @@ link_plugin() {
 }
 
 link_all() {
-  local core=("$build"/o/plugin_base_*.o "$build"/o/kernels_*.o) support=("$build"/o/tests_kernels_*.o)
+  local file core=("$build"/o/plugin_base_*.o "$build"/o/kernels_*.o) support=("$build"/o/tests_kernels_*.o)
   local cudart=("$runtime/libcudart_static.a" -ldl -lrt -lpthread) googletest=("$build"/o/googletest_*.o -lpthread)
   $CXX -shared -o $build/libprunex-cuda.so $build/o/*.cu.o "${cudart[@]}" -static-libstdc++ -static-libgcc \
     -Wl,--exclude-libs,ALL -Wl,--version-script=kernels/cuda/libprunex-cuda.map -Wl,-z,defs
   link_plugin
   $CXX -o $build/cuda_pack_bench $build/o/bench_cuda_pack_bench.cc.o "${core[@]}" "${cudart[@]}"
   [[ -n $gtest ]] || return 0
-  $CXX -o $build/cuda_host_test $build/o/tests_cuda_{index,move,reduce}_test.cc.o "${support[@]}" "${core[@]}" "${googletest[@]}"
+  local host=()
+  for file in "$build"/o/tests_cuda_*.o; do [[ $file == */tests_cuda_device* ]] || host+=("$file"); done
+  $CXX -o $build/cuda_host_test "${host[@]}" "${support[@]}" "${core[@]}" "${googletest[@]}"
   $CXX -o $build/cuda_device_test $build/o/tests_cuda_device*.o "${support[@]}" "${core[@]}" "${googletest[@]}" "${cudart[@]}"
 }
 
