@@ -36,6 +36,7 @@ constexpr Case kCases[] = {
     {"net", false, false, false, false, Way::net},
     {"net-masked", false, false, false, true, Way::zero_block},
     {"net-staged", false, true, false, false, Way::net},
+    {"net-staged-masked", false, true, false, true, Way::zero_block},
     {"net-staged-registered", false, true, true, false, Way::net},
     {"net-staged-registered-masked", false, true, true, true, Way::masked},
     {"collnet", true, false, false, false, Way::coll},

@@ -217,7 +217,7 @@ else
   step device 120 device_tests || true
   step pack 60 pack_bench || true
   rest=$(left)
-  ((rest < 150)) || rest=150
+  ((rest < 180)) || rest=180
   step nccl "$rest" nccl_steps $((rest > 12 ? rest - 10 : 2)) || true
   step torch 90 torch_ddp || true
   step sanitizer 90 sanitizer_tests || true

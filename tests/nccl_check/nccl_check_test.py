@@ -16,7 +16,7 @@ import time
 import uuid
 
 LIMIT = 150  # seconds: no run here takes longer
-CASES = 15
+CASES = 16
 CHECK = os.environ["NCCL_CHECK"]
 LIBRARIES = [pathlib.Path(p) for p in os.environ["NCCL_CHECK_LIBRARIES"].split(":")]
 
@@ -85,6 +85,7 @@ def all_ways_are_taken(place):
     expect(len(done.cases) == CASES and all(c["result"] == "pass" for c in done.cases.values()), done.out)
     counted = {name: case["counted"] for name, case in done.cases.items()}
     expect(counted["net-masked"]["zero_block"] > 0 and counted["net-masked"]["masked"] == 0, counted)
+    expect(counted["net-staged-masked"]["zero_block"] > 0 and counted["net-staged-masked"]["masked"] == 0, counted)
     expect(counted["net-staged-registered-masked"]["masked"] > 0, counted)
     expect(counted["net"]["coll"] == 0 and counted["collnet"]["coll"] > 0, counted)
     expect(counted["collnet-masked"]["coll_union"] > 0, counted)
