@@ -383,9 +383,9 @@ typedef struct {
   uint64_t
       stale; /* messages of 4 KiB and more that touched a registered buffer but were not inside */
   uint64_t violated; /* messages with a non-zero byte where their mask has none: sent raw */
-  /* Messages of device memory: packed and tested by kernels, expanded by kernels, copied through
-   * pinned memory as they were. */
-  uint64_t device_packed, device_unpacked, device_copied;
+  /* Messages of device memory: packed and tested by kernels, expanded by kernels, sent from
+   * where they are (GPUDirect), copied through pinned memory. */
+  uint64_t device_packed, device_unpacked, device_direct, device_copied;
 } prunex_net_stats_t;
 
 /* Zeros where no plugin runs. May be called from any thread, at any time; counters that change

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The exported table: the machine, plans, and the launchers of the other files.
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -81,6 +83,30 @@ int allocate_pinned(void** out, size_t bytes) {
 }
 int deallocate(void* p) { return cudaFree(p); }
 int deallocate_pinned(void* p) { return cudaFreeHost(p); }
+// The driver's own function; nothing links against the driver. Whole pages of the host are
+// exported.
+int export_dmabuf(const void* p, size_t bytes, int* fd, uint64_t* offset) {
+  constexpr unsigned kSince = 11070;  // the driver's version that has it
+  constexpr int kDmabuf = 1;          // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+  constexpr int kFound = 0;           // of the driver's results, and of the look-up's
+  using Export = int (*)(void* handle, uintptr_t at, size_t bytes, int kind, unsigned long long);
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult how{};
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(
+      "cuMemGetHandleForAddressRange", &found, kSince, cudaEnableDefault, &how);
+  if (error != cudaSuccess || how != cudaDriverEntryPointSuccess || found == nullptr) {
+    static_cast<void>(cudaGetLastError());
+    return error != cudaSuccess ? error : cudaErrorNotSupported;
+  }
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto at = reinterpret_cast<uintptr_t>(p);
+  const uintptr_t begin = at / page * page;
+  const uintptr_t end = (at + bytes + page - 1) / page * page;
+  *offset = at - begin;
+  return reinterpret_cast<Export>(found)(fd, begin, end - begin, kDmabuf, 0) == kFound
+             ? cudaSuccess
+             : cudaErrorNotSupported;
+}
 int pin(void* host, size_t bytes) {
   return cudaHostRegister(host, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
 }
@@ -271,6 +297,7 @@ Table make_table() {
   t.allocate_pinned = allocate_pinned;
   t.deallocate = deallocate;
   t.deallocate_pinned = deallocate_pinned;
+  t.export_dmabuf = export_dmabuf;
   t.pin = pin;
   t.unpin = unpin;
   t.stream_create = stream_create;

@@ -154,6 +154,9 @@ struct Table {
   int (*allocate_pinned)(void** out, size_t bytes);  // of the host, visible to all devices
   int (*deallocate)(void* p);
   int (*deallocate_pinned)(void* p);
+  // A descriptor by which other devices reach device memory (dmabuf), closed by the caller, and
+  // where p lies in what it stands for.
+  int (*export_dmabuf)(const void* p, size_t bytes, int* fd, uint64_t* offset);
   int (*pin)(void* host, size_t bytes);
   int (*unpin)(void* host);
   int (*stream_create)(void** out);  // non-blocking: never waits for the default stream

@@ -73,9 +73,10 @@ void metrics_of_device(std::string& out, const Totals& t) {
   const struct {
     const char* way;
     const Totals::Device& count;
-  } ways[] = {{"packed", t.packed}, {"unpacked", t.unpacked}, {"copied", t.staged}};
+  } ways[] = {
+      {"packed", t.packed}, {"unpacked", t.unpacked}, {"direct", t.direct}, {"copied", t.staged}};
   out +=
-      "# HELP prunex_net_device_messages_total Messages of device memory: by kernels, or copied.\n"
+      "# HELP prunex_net_device_messages_total Messages of device memory, by their way.\n"
       "# TYPE prunex_net_device_messages_total counter\n";
   for (const auto& [way, count] : ways) {
     out += strf("prunex_net_device_messages_total{way=\"%s\"} %" PRIu64 "\n", way, count.messages);
@@ -136,6 +137,7 @@ void Totals::add(const ContextStats& stats) {
   };
   way(packed, stats.device.packed);
   way(unpacked, stats.device.unpacked);
+  way(direct, stats.device.direct);
   way(staged, stats.device.staged);
   pack_ns += stats.sent.codec_ns.get();
   unpack_ns += stats.received.codec_ns.get();
@@ -184,9 +186,10 @@ std::string summary(const Totals& t) {
                 t.coll_calls, megabytes(t.coll_logical).c_str(), megabytes(t.coll_wire).c_str(),
                 t.coll_dense, t.coll_union, t.coll_masked);
   }
-  if (t.packed.messages + t.unpacked.messages + t.staged.messages > 0) {
-    out += strf("; device memory: packed %" PRIu64 ", unpacked %" PRIu64 ", copied %" PRIu64,
-                t.packed.messages, t.unpacked.messages, t.staged.messages);
+  if (t.packed.messages + t.unpacked.messages + t.direct.messages + t.staged.messages > 0) {
+    out += strf("; device memory: packed %" PRIu64 ", unpacked %" PRIu64 ", direct %" PRIu64
+                ", copied %" PRIu64,
+                t.packed.messages, t.unpacked.messages, t.direct.messages, t.staged.messages);
   }
   const uint64_t violated = t.violated + t.coll_violated;
   if (t.stale + violated + t.coll_mismatched > 0) {

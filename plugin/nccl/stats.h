@@ -57,6 +57,7 @@ struct DeviceCounts {
   };
   Way packed;    // tested and packed by kernels, those that then went raw included
   Way unpacked;  // expanded by kernels
+  Way direct;    // sent from where they are
   Way staged;    // copied through pinned memory, in either direction
 };
 
@@ -97,7 +98,7 @@ struct Totals {
   struct Device {
     uint64_t messages = 0, bytes = 0;
   };
-  Device packed, unpacked, staged;  // of device memory: DeviceCounts
+  Device packed, unpacked, direct, staged;  // of device memory: DeviceCounts
   uint64_t pack_ns = 0, unpack_ns = 0, stale = 0, violated = 0, connects = 0, failures = 0;
   uint64_t coll_calls = 0, coll_dense = 0, coll_masked = 0, coll_union = 0, coll_mismatched = 0,
            coll_violated = 0, coll_logical = 0, coll_wire = 0, coll_ns = 0;

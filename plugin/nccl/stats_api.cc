@@ -26,6 +26,7 @@ prunex_net_stats_t net_stats(const Totals& t) {
   out.violated = t.violated;
   out.device_packed = t.packed.messages;
   out.device_unpacked = t.unpacked.messages;
+  out.device_direct = t.direct.messages;
   out.device_copied = t.staged.messages;
   return out;
 }

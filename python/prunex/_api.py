@@ -190,6 +190,7 @@ NET_COUNTERS = (
     "violated",
     "device_packed",
     "device_unpacked",
+    "device_direct",
     "device_copied",
 )
 

@@ -58,7 +58,7 @@ class NetKind(NamedTuple):
 class NetStats(NamedTuple):
     """What the NCCL plugin of this process carried; kinds: raw, zero_block, masked.
 
-    device_*: messages of device memory, packed or expanded by kernels, or copied as they were.
+    device_*: messages of device memory, packed or expanded by kernels, sent from where they are, copied.
     """
 
     sent: Dict[str, NetKind]
@@ -69,6 +69,7 @@ class NetStats(NamedTuple):
     violated: int
     device_packed: int
     device_unpacked: int
+    device_direct: int
     device_copied: int
 
 

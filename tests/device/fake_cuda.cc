@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/device/fake_cuda.h"
 
+#include <fcntl.h>
+
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -25,7 +27,7 @@ struct Allocation {
 std::mutex memory_mutex;
 std::map<uintptr_t, Allocation> memory;  // by base
 std::atomic<int> alive{0}, made{0}, waits{0};
-std::atomic<bool> held{false};
+std::atomic<bool> held{false}, exports{false};
 std::array<std::atomic<int>, kFakeCalls> faults{};
 thread_local int current_device = 0;
 
@@ -85,6 +87,14 @@ int allocate_pinned(void** out, size_t bytes) {
   *out = std::calloc(1, bytes);
   remember(*out, bytes, cuda::PointerKind::pinned);
   count_allocation(1);
+  return 0;
+}
+int export_dmabuf(const void* p, size_t, int* fd, uint64_t* offset) {
+  if (!exports || !reaches(p)) {
+    return kNotSupported;
+  }
+  *fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  *offset = reinterpret_cast<uintptr_t>(p) % 4096;
   return 0;
 }
 int deallocate(void* p) {
@@ -191,6 +201,7 @@ cuda::Table make_table() {
   t.get_device = get_device;
   t.allocate = allocate;
   t.allocate_pinned = allocate_pinned;
+  t.export_dmabuf = export_dmabuf;
   t.deallocate = deallocate;
   t.deallocate_pinned = deallocate_pinned;
   t.stream_create = stream_create;
@@ -304,6 +315,7 @@ void free_device_memory(void* p) {
 
 FakeCounts fake_counts() { return {alive, made, waits}; }
 void hold_copies(bool hold) { held = hold; }
+void allow_dmabuf(bool allow) { exports = allow; }
 void fail_calls(FakeCall call, int error) { faults[static_cast<size_t>(call)] = error; }
 
 }  // namespace prunex::test

@@ -57,6 +57,8 @@ struct FakeKernels {  // launched so far
 [[nodiscard]] FakeKernels fake_kernels();
 // No copy is made and no kernel runs while they are held.
 void hold_copies(bool hold);
+// Whether device memory can be exported to other devices; it cannot at first.
+void allow_dmabuf(bool allow);
 // What calls of a kind answer; 0: as it is.
 enum class FakeCall { event_done, event_record, copy, launch, allocate, allocate_pinned };
 inline constexpr size_t kFakeCalls = 6;

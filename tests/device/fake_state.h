@@ -7,7 +7,7 @@
 namespace prunex::test {
 
 inline constexpr int kInvalidValue = 1, kOutOfMemory = 2, kInvalidHandle = 400,
-                     kIllegalAddress = 700, kNotPermittedInCapture = 900;
+                     kIllegalAddress = 700, kNotSupported = 801, kNotPermittedInCapture = 900;
 
 [[nodiscard]] int fault_of(FakeCall call);
 void wait_while_held();

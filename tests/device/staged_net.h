@@ -80,6 +80,7 @@ class StagedNet : public testing::Test {
   }
   void TearDown() override {
     hold_copies(false);
+    allow_dmabuf(false);
     for (size_t call = 0; call < kFakeCalls; ++call) {
       fail_calls(static_cast<FakeCall>(call), 0);
     }

@@ -120,10 +120,11 @@ class SendComm final : public NetComm {
   //   copying   until its shadow holds it; then ready, or copied: the host is to encode it
   enum class Stage : uint8_t { undecided, placing, packing, copying, copied, encoding, ready };
   struct Send : Request {
-    const std::byte* data = nullptr;    // in host memory: the message, or its shadow
-    const std::byte* origin = nullptr;  // where NCCL has it
-    DeviceLane* lane = nullptr;         // of device memory
-    const transport::Region* region = nullptr;
+    const std::byte* data = nullptr;            // in host memory: the message, or its shadow
+    const std::byte* origin = nullptr;          // where NCCL has it
+    DeviceLane* lane = nullptr;                 // of device memory
+    const transport::Region* region = nullptr;  // of `data`
+    const transport::Region* direct = nullptr;  // of `origin` in device memory, if it may be sent
     Protocol protocol = Protocol::unknown;
     Stage stage = Stage::undecided;
     bool as_it_is = false;  // copying: nobody is to look at it afterwards

@@ -3,6 +3,9 @@
 // translated.
 #include <cstring>
 
+#include "plugin/base/fd.h"
+#include "plugin/base/log.h"
+#include "plugin/device/on_device.h"
 #include "plugin/nccl/net/connect.h"
 #include "plugin/nccl/net/host.h"
 #include "plugin/nccl/net_calls.h"
@@ -179,6 +182,25 @@ Result<Shadow> shadow_of(NetComm& comm, const void* data, size_t bytes) {
   return Shadow::make(*std::move(lane), bytes);
 }
 
+// Of what is sent: the network reads the device's memory itself where both can do it, which only
+// trying tells. Receives go through pinned memory: there is an event when they are there.
+std::unique_ptr<transport::Region> direct_region(NetComm& comm, const DeviceLane& lane, void* data,
+                                                 size_t bytes) {
+  int fd = -1;
+  uint64_t offset = 0;
+  const device::OnDevice on(lane.table(), lane.device());
+  if (comm.tag != Tag::send || lane.table().export_dmabuf(data, bytes, &fd, &offset) != 0) {
+    return nullptr;
+  }
+  const Fd descriptor(fd);
+  auto region = comm.transport()->register_dmabuf(descriptor.get(), offset, data, bytes);
+  if (!region) {
+    PRUNEX_LOG(trace, "sent through pinned memory: %s", region.error().text.c_str());
+    return nullptr;
+  }
+  return *std::move(region);
+}
+
 // Messages of device memory lie in what was registered: their shadows would be elsewhere.
 bool outside(const Memory* memory, const void* data, size_t bytes) {
   return memory != nullptr && memory->lane() != nullptr && bytes > 0 && !memory->holds(data, bytes);
@@ -212,6 +234,7 @@ int reg_mr(void* comm, void* data, size_t bytes, int type, void** mr) {
         return report(shadow.error());
       }
       memory->shadow = *std::move(shadow);
+      memory->direct = direct_region(*owner, *memory->lane(), data, bytes);
     }
     auto region = owner->transport()->register_memory(staged ? memory->shadow.data() : data, bytes);
     if (!region) {

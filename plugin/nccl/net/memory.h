@@ -21,6 +21,7 @@ struct Memory : Object {
   Shadow shadow;                                    // of device memory; outlives the region
   std::shared_ptr<transport::Transport> transport;  // outlives the region
   std::unique_ptr<transport::Region> region;        // of the shadow, where there is one
+  std::unique_ptr<transport::Region> direct;        // of the device's own memory: sent from there
 
   [[nodiscard]] bool holds(const void* p, size_t n) const {
     const auto at = reinterpret_cast<uintptr_t>(p), base = reinterpret_cast<uintptr_t>(data);

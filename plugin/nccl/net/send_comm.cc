@@ -49,6 +49,7 @@ int SendComm::isend(void* data, size_t bytes, const Memory* memory, void** reque
   s.piece.reset();
   if (s.lane != nullptr) {
     s.data = memory->staged(data);
+    s.direct = memory->direct.get();
   }
   waiting_.push(&s);
   *request = static_cast<Request*>(&s);

@@ -63,7 +63,16 @@ void SendComm::place(Send& s) {
   }
 }
 
+// A message that goes as it is may not need the copy.
 void SendComm::copy_from_device(Send& s, bool as_it_is) {
+  if (as_it_is && s.direct != nullptr) {
+    s.data = s.origin;
+    s.region = s.direct;
+    s.kind = WireKind::raw;
+    s.stage = Stage::ready;
+    stats().device.direct.message(s.bytes);
+    return;
+  }
   s.stage = Stage::copying;
   s.as_it_is = as_it_is;
   s.kind = WireKind::raw;
