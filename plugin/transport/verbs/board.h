@@ -3,6 +3,7 @@
 // out.
 #pragma once
 #include <memory>
+#include <utility>
 
 #include "plugin/transport/verbs/memory.h"
 #include "plugin/transport/verbs/wire.h"
@@ -40,7 +41,11 @@ class Board {
   }
   // The next place for a record on its way out: free again before its turn comes, since no more
   // than kSendDepth writes are under way.
-  [[nodiscard]] std::byte* outbox() { return at(kOutboxAt, next_++ % kSendDepth, kPlaceBytes); }
+  // n: side by side.
+  [[nodiscard]] std::byte* outbox(size_t n = 1) {
+    next_ = next_ % kSendDepth + n > kSendDepth ? 0 : next_ % kSendDepth;
+    return at(kOutboxAt, std::exchange(next_, next_ + static_cast<uint32_t>(n)), kPlaceBytes);
+  }
 
   [[nodiscard]] const Memory& memory() const { return *memory_; }
 

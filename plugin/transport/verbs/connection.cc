@@ -159,6 +159,9 @@ Io VerbsConnection::progress() {
     }
   }
   if (!failed_ && !lost_) {
+    if (held_long_ > 0 && !has_enough_credits()) {
+      tell_held();
+    }
     flush_due();
     push_sends();
   }
@@ -249,7 +252,10 @@ void VerbsConnection::handle(const ibv_wc& entry) {
 void VerbsConnection::handle_control(Control control, uint32_t value) {
   switch (control) {
     case Control::credit:
-      return on_credit(value);
+      for (uint32_t i = 0; i < count_of_credits(value) && !failed_; ++i) {
+        on_credit(place_of_credits(value) + i);
+      }
+      return;
     case Control::notice:
       return on_notice(value);
     case Control::taken:

@@ -79,11 +79,6 @@ class VerbsConnection final : public Connection {
     RecordBytes record{};
   };
 
-  struct Lane {
-    QueuePair* pair;
-    size_t rail;
-  };
-
   VerbsConnection(Parts parts, Fd ready, std::optional<Timer> timer);
   void set_lanes();
   [[nodiscard]] Source source_of(const Region* region, const void* data, size_t bytes) const;
@@ -120,14 +115,19 @@ class VerbsConnection final : public Connection {
   void settle();
   std::byte* target_of(RecvOp& op, Mark mark, uint64_t bytes);
   void post_credit(const RecvOp& op);
+  void hold(RecvOp& op);
+  void unhold(RecvOp& op);
   void tell_held();
+  [[nodiscard]] bool has_enough_credits() const;
   void put_place(const Source& memory, const std::byte* data, Credit* credit) const;
   [[nodiscard]] bool is_posted(uint32_t sequence) const;
   void break_too_long(uint64_t bytes, const RecvOp& op);
 
-  // Records.
+  // records.cc
   void push_due(Control kind, uint32_t sequence, const RecordBytes& record);
   void flush_due();
+  [[nodiscard]] size_t credits_in_row() const;
+  bool post_credits(size_t n);
   bool post_record(Control kind, uint32_t sequence, const RecordBytes& record, uint64_t id);
 
   int poll_some();
@@ -175,12 +175,11 @@ class VerbsConnection final : public Connection {
   uint32_t out_next_ = 0, out_busy_ = 0, pieces_sent_ = 0, pieces_taken_ = 0;
 
   uint32_t next_receive_, next_arrival_, told_consumed_;
-  int held_ = 0;         // receives that the other end was not told of
-  uint32_t next_whole_;  // all before it have arrived with all their stripes
+  int held_ = 0, held_long_ = 0;  // receives that the other end was not told of
+  uint32_t next_whole_;           // all before it have arrived with all their stripes
   std::array<Early, kPlaces> early_{};
   std::array<uint16_t, kPlaces> stripes_{};  // that have come, by message
   uint32_t pieces_seen_ = 0, told_pieces_ = 0;
-
   std::array<Due, kDuePlaces> due_;
   size_t due_head_ = 0, due_count_ = 0;
 

@@ -20,6 +20,14 @@ struct Rail {
   RailEnd own, peer;
 };
 
+// In the id of a write, beside what queue_pair.h has there: about no message.
+inline constexpr uint64_t kControlId = uint64_t{1} << 62;
+
+struct Lane {  // a queue pair, as messages see it
+  QueuePair* pair;
+  size_t rail;
+};
+
 struct Parts {
   std::shared_ptr<Domain> domain;
   std::unique_ptr<Board> board;

@@ -10,6 +10,8 @@ namespace prunex::transport::verbs {
 namespace {
 
 constexpr uint32_t kTellAfter = 16;  // eager places that are free and not yet said to be
+// Long receives whose credits are out: with as many, further ones wait for company.
+constexpr int kEnoughOut = 4;
 
 }  // namespace
 
@@ -39,18 +41,13 @@ Io VerbsConnection::irecv(void* data, size_t capacity, const Region* region, Tic
     settle();
     if (!failed_ && next_receive_ - told_consumed_ >= kTellAfter) {
       post_credit(op);
+      flush_due();
     }
   } else if (lost_) {
     check_lost();
   } else {
     op.memory = source_of(region, data, capacity);
-    // What fits into an eager place comes without being told where to.
-    op.held = is_eager(capacity, parts_.own) && next_arrival_ - told_consumed_ < kTellAfter;
-    if (op.held) {
-      ++held_;
-    } else {
-      post_credit(op);
-    }
+    hold(op);
   }
   return failed_ ? Io::failed : Io::done;
 }
@@ -58,6 +55,25 @@ Io VerbsConnection::irecv(void* data, size_t capacity, const Region* region, Tic
 // Whether the receive of this message was posted.
 bool VerbsConnection::is_posted(uint32_t sequence) const {
   return static_cast<int32_t>(next_receive_ - sequence) > 0;
+}
+
+// What fits into an eager place comes without being told where to; credits of others go several in
+// one write, while the other end has enough to go on with.
+void VerbsConnection::hold(RecvOp& op) {
+  const bool is_short = is_eager(op.capacity, parts_.own);
+  const bool waits = is_short
+                         ? next_arrival_ - told_consumed_ < kTellAfter
+                         : has_enough_credits() && held_long_ + 1 < static_cast<int>(kMostCredits);
+  op.held = true;
+  ++held_;
+  held_long_ += is_short ? 0 : 1;
+  if (!waits) {
+    tell_held();
+  }
+}
+
+bool VerbsConnection::has_enough_credits() const {
+  return static_cast<int32_t>(next_receive_ - next_arrival_) - held_ > kEnoughOut;
 }
 
 void VerbsConnection::post_credit(const RecvOp& op) {
@@ -74,10 +90,18 @@ void VerbsConnection::post_credit(const RecvOp& op) {
 void VerbsConnection::tell_held() {
   for (uint32_t s = next_arrival_; held_ > 0 && s != next_receive_; ++s) {
     RecvOp& op = receives_[receive_order_[s % kPlaces]];
-    if (std::exchange(op.held, false)) {
-      --held_;
+    if (op.held) {
+      unhold(op);
       post_credit(op);
     }
+  }
+  flush_due();
+}
+
+void VerbsConnection::unhold(RecvOp& op) {
+  if (std::exchange(op.held, false)) {
+    --held_;
+    held_long_ -= is_eager(op.capacity, parts_.own) ? 0 : 1;
   }
 }
 
@@ -167,6 +191,7 @@ void VerbsConnection::on_ask(const Notice& notice) {
   put_place(op->memory, into, &c);
   told_consumed_ = c.consumed;
   push_due(Control::credit, c.sequence, encode(c));
+  flush_due();
 }
 
 // Pieces come in their order, and only for a receive whose credit named no memory.
@@ -191,6 +216,7 @@ void VerbsConnection::on_piece(Mark mark, uint32_t value) {
   if (pieces_seen_ - told_pieces_ >= kPieces / 4) {
     told_pieces_ = pieces_seen_;
     push_due(Control::taken, pieces_seen_, {});
+    flush_due();
   }
   if ((value & kLastPiece) != 0) {
     on_message(Immediate::piece, mark, op->received, 0);
@@ -230,7 +256,7 @@ void VerbsConnection::on_message(Immediate::Kind kind, Mark mark, uint64_t bytes
 }
 
 void VerbsConnection::deliver(RecvOp& op, Immediate::Kind kind, Mark mark, uint64_t bytes) {
-  held_ -= std::exchange(op.held, false) ? 1 : 0;
+  unhold(op);
   const bool aside = (mark & kAside) != 0;
   if (kind == Immediate::eager) {
     if (bytes > kEagerBytes || op.granted || op.received > 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sending half of a connection, and the records of both.
+// The sending half of a connection.
 #include <algorithm>
 #include <cstring>
 
@@ -10,9 +10,8 @@
 namespace prunex::transport::verbs {
 namespace {
 
-// In the id of a write, beside what queue_pair.h has there: about no message; from the out ring.
-// The rest is the send's slot.
-constexpr uint64_t kControlId = uint64_t{1} << 62;
+// In the id of a write, beside what queue_pair.h and parts.h have there: from the out ring. The
+// rest is the send's slot.
 constexpr uint64_t kFromRing = uint64_t{1} << 61;
 constexpr uint64_t kSlotBits = 0xFFFF;
 constexpr uint32_t kForRecords = 16;  // places of the first lane's send queue left to records
@@ -111,6 +110,7 @@ void VerbsConnection::ask(SendOp& op) {
   notice.mark = op.mark;
   notice.kind = Notice::ask;
   push_due(Control::notice, op.sequence, encode(notice));
+  flush_due();
 }
 
 // From where the device reads the next bytes of a message: no more than `bytes`, for the lane.
@@ -340,51 +340,6 @@ void VerbsConnection::on_taken(uint32_t count) {
     return;
   }
   pieces_taken_ += ahead;
-}
-
-void VerbsConnection::push_due(Control kind, uint32_t sequence, const RecordBytes& record) {
-  if (lost_) {
-    return;
-  }
-  if (due_count_ == kDuePlaces) {
-    break_with(Code::internal, "too many records wait to be sent");
-    return;
-  }
-  due_[(due_head_ + due_count_++) % kDuePlaces] = {kind, sequence, record};
-  flush_due();
-}
-
-void VerbsConnection::flush_due() {
-  while (due_count_ > 0 && !failed_ && !lost_ && lanes_.front().pair->send_room() > 0) {
-    const Due& d = due_[due_head_];
-    if (!post_record(d.kind, d.sequence, d.record, kControlId)) {
-      return;
-    }
-    due_head_ = (due_head_ + 1) % kDuePlaces;
-    --due_count_;
-  }
-}
-
-bool VerbsConnection::post_record(Control kind, uint32_t sequence, const RecordBytes& record,
-                                  uint64_t id) {
-  QueuePair::Write w;
-  w.announces = true;
-  if (kind == Control::taken) {
-    w.immediate = pack({Immediate::control, static_cast<uint8_t>(kind), sequence});
-    return post_write(w, 0, id);
-  }
-  std::byte* from = parts_.board->outbox();
-  std::memcpy(from, record.data(), record.size());
-  const uint32_t place = sequence % kPlaces;
-  const Rail& rail = parts_.rails.front();
-  w.data = from;
-  w.bytes = kRecordBytes;
-  w.local_key = parts_.board->memory().local_key(rail.index);
-  w.address =
-      parts_.peer.board + (kind == Control::credit ? kCreditsAt : kNoticesAt) + place * kPlaceBytes;
-  w.key = rail.peer.board_key;
-  w.immediate = pack({Immediate::control, static_cast<uint8_t>(kind), place});
-  return post_write(w, 0, id);
 }
 
 }  // namespace prunex::transport::verbs

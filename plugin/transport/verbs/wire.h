@@ -2,6 +2,7 @@
 // Everything of the verbs transport that crosses a machine: over TCP while the ends meet, and as
 // small records written into the other end's memory. Little-endian.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -93,6 +94,16 @@ struct Immediate {
 // credit, notice: the place of the record that was written. taken: so many pieces are out of the
 // ring (modulo 2^22). stripe: a queue pair's part of the message at that place is complete.
 enum class Control : uint8_t { credit = 0, notice = 1, taken = 2, stripe = 3 };
+
+// credit: so many from that place on, one after the other.
+inline constexpr size_t kMostCredits = 4;
+[[nodiscard]] constexpr uint32_t pack_credits(uint32_t place, uint32_t count) {
+  return place | (count - 1) << 8;
+}
+[[nodiscard]] constexpr uint32_t place_of_credits(uint32_t value) { return value & 0xFF; }
+[[nodiscard]] constexpr uint32_t count_of_credits(uint32_t value) {
+  return static_cast<uint32_t>(std::min<size_t>((value >> 8) + size_t{1}, kMostCredits + 1));
+}
 
 inline constexpr uint32_t kMaxImmediateBytes = (1U << 22) - 1;
 [[nodiscard]] constexpr uint32_t pack(const Immediate& i) {
