@@ -248,7 +248,9 @@ def compressed(rank, size, name):
         plain.register_comm_hook(None, default_hooks.fp16_compress_hook)
     plain(batch(rank, 0)).square().mean().backward()
     assert ours.module[0].weight.grad.dtype == torch.float32
-    assert_masked(gradients(ours), gradients(plain), masked(ours), 4e-3 if name == "float16" else 2e-2)
+    assert_masked(
+        gradients(ours), gradients(plain), masked(ours), 4e-3 if name == "float16" else 2e-2
+    )
     return (not comm.is_leader) or spent[1] < 0.62 * spent[0]
 
 

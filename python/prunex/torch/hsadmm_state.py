@@ -113,8 +113,8 @@ class State:
         return zip(*(self._parts[n][part] for n in names))
 
     def _theta_pieces(self) -> Iterator[torch.Tensor]:
-        for p, stride in zip(self.thetas, self.strides):
-            p = p.detach()
+        for parameter, stride in zip(self.thetas, self.strides):
+            p = parameter.detach()
             dense = tuple(p.stride()) == stride
             flat = p.as_strided((p.numel(),), (1,)) if dense else p.reshape(-1)
             if p.numel():
