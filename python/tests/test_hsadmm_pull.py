@@ -132,3 +132,12 @@ def test_without_a_decay_the_pull_is_in_the_gradient(decay):
     rates = [dict(params=[model.w], lr=0.1, weight_decay=decay, maximize=True)]
     other = HSADMM(model, torch.optim.SGD(rates, 0.1), None, (), 1.0)
     assert not other._decay.usable(other.state)
+
+
+def test_what_else_the_optimizer_holds_is_not_pulled():
+    model, foreign = Point(), nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([*model.parameters(), foreign], 0.1, weight_decay=1e-2)
+    admm = HSADMM(model, optimizer, None, (), 1.0)
+    model.w.grad, foreign.grad = torch.zeros(8), torch.zeros(3)
+    admm.step()
+    assert torch.allclose(foreign.detach(), torch.full((3,), 1 - 0.1 * 1e-2))
