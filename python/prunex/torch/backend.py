@@ -143,7 +143,6 @@ class PrunexProcessGroup(dist.ProcessGroup):
 
     allreduce, broadcast, allgather, reduce_scatter (and their one-tensor forms), barrier, send and
     recv. Tensors that are not contiguous are copied, and the result is written back into them.
-    torch's stubs have overloads for these methods, of which c10d calls the one that is here.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
