@@ -208,7 +208,9 @@ def sharded(rank, size):
 
 
 def test_R25_sharded_parameters_are_refused():
-    pytest.importorskip("torch.distributed.device_mesh", reason="no device mesh for DTensor in this torch")
+    pytest.importorskip(
+        "torch.distributed.device_mesh", reason="no device mesh for DTensor in this torch"
+    )
     run_ranks(sharded, nodes=(0, 1))
 
 
