@@ -251,8 +251,7 @@ PRUNEX_API prunex_result_t prunex_comm_create(const prunex_comm_config_t* config
 /* Waits for this rank's calls in flight. Not collective: peers notice only if they call again. */
 PRUNEX_API prunex_result_t prunex_comm_destroy(prunex_comm_t comm);
 /* Ends the communicator on all ranks, from any thread: calls in flight and later ones fail with
- * PEER_LOST and a text that names this rank. It still has to be destroyed, which no longer waits
- * for other ranks. */
+ * PEER_LOST, naming this rank. It still has to be destroyed, which no longer waits for others. */
 PRUNEX_API prunex_result_t prunex_comm_abort(prunex_comm_t comm);
 PRUNEX_API prunex_result_t prunex_comm_info(prunex_comm_t comm, prunex_comm_info_t* info);
 /* Nodes, leaders and why, as text. Writes at most capacity bytes with a final 0; *length: needed.
@@ -306,10 +305,9 @@ PRUNEX_API prunex_result_t prunex_device_ready(void);
 /* *done: 1 when complete; the result is then that of the call and the request is gone. */
 PRUNEX_API prunex_result_t prunex_request_test(prunex_request_t request, int* done);
 PRUNEX_API prunex_result_t prunex_request_wait(prunex_request_t request);
-/* prunex_request_test that waits up to `milliseconds` (0: not at all): for callers that have
- * something else to look at now and then, such as signals. SUCCESS with *done 0: the time is over,
- * and the request, its call and its buffers are as they were. Threads may wait for one request
- * together; one of them gets the result, the others INVALID_HANDLE. */
+/* prunex_request_test that waits up to `milliseconds`, for callers that have signals or the like to
+ * look at now and then. SUCCESS with *done 0: the time is over, and the call goes on. Threads may
+ * wait for one request together; one of them gets the result, the others INVALID_HANDLE. */
 PRUNEX_API prunex_result_t prunex_request_wait_for(prunex_request_t request, uint32_t milliseconds,
                                                    int* done);
 

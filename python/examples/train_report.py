@@ -88,7 +88,9 @@ def about_prunex(methods: Dict[str, List[Run]]) -> List[str]:
         if not name.startswith("prunex"):
             continue
         if not all("finetune" in r["phases"] for r in runs):
-            lines.append(f"{name}: too few iterations for the mask to be frozen; nothing to compare")
+            lines.append(
+                f"{name}: too few iterations for the mask to be frozen; nothing to compare"
+            )
             continue
         density = statistics.median(r["density"] for r in runs)
         number = statistics.median(sent(main_phase(r)) for r in runs)

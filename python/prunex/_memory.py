@@ -30,7 +30,7 @@ class Memory(NamedTuple):
     """Where an array lies. address: of its first element; count: elements; strides: in elements."""
 
     address: int
-    count: int
+    count: int  # type: ignore[assignment]  # tuple.count is not wanted here
     dtype: int
     shape: Tuple[int, ...]
     strides: Tuple[int, ...]

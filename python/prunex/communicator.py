@@ -6,14 +6,15 @@ from __future__ import annotations
 import ctypes
 import sys
 from datetime import timedelta
-from typing import Any, Dict, NoReturn, Optional, Sequence, Tuple, Union
+from typing import Any, NoReturn, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from . import _api
+from ._arguments import bytes_of, choice, op_code, seconds_of, whole
 from ._closing import Closing
 from ._library import check, library, optional
-from ._memory import Memory, as_bytes, contiguous_memory, dtype_name, is_bool, is_cuda, is_torch
+from ._memory import Memory, as_bytes, contiguous_memory, dtype_name, is_cuda, is_torch
 from ._store import StoreAdapter
 from ._waiting import InFlight, on_main_thread, run
 from .errors import InvalidArgument, InvalidHandle
@@ -22,22 +23,6 @@ from .request import Request
 from .stats import Stats
 
 __all__ = ["Communicator"]
-
-
-def _choice(value: str, choices: Dict[str, int], what: str) -> int:
-    try:
-        return choices[value]
-    except (KeyError, TypeError):
-        raise InvalidArgument(f"{what} {value!r}: one of {', '.join(choices)}") from None
-
-
-def _seconds(timeout: Union[None, float, timedelta]) -> float:
-    if timeout is None:
-        return 0.0
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-    if not seconds > 0:
-        raise InvalidArgument(f"timeout {timeout}: a time above 0 seconds, or None")
-    return seconds
 
 
 class Communicator(Closing):
@@ -82,7 +67,7 @@ class Communicator(Closing):
             node_id=node_id.encode() if node_id else None,
             store=ctypes.pointer(adapter.table) if adapter else None,
             name=name.encode() if name else None,
-            timeout_s=_seconds(timeout),
+            timeout_s=seconds_of(timeout),
         )
         out = ctypes.c_uint64()
         functions = library()
@@ -172,7 +157,7 @@ class Communicator(Closing):
                 to.address or None,
                 to.count,
                 to.dtype,
-                _op(op, target),
+                op_code(op, target),
                 0 if layout is None else layout.handle,
                 ctypes.byref(call),
             ),
@@ -192,7 +177,7 @@ class Communicator(Closing):
         scope: str = "world",
         stream: Optional[int] = None,
     ) -> Any:
-        call = _api.Call(scope=_choice(scope, _api.SCOPES, "scope"), stream=stream)
+        call = _api.Call(scope=choice(scope, _api.SCOPES, "scope"), stream=stream)
         # On a stream a call only enqueues; there is nothing that a signal would have to end.
         if not async_op and (stream is not None or not on_main_thread()):
             check(function(call))
@@ -242,10 +227,10 @@ class Communicator(Closing):
         if mode == "topk" and (keep is None) == (layer_keep is None):
             raise InvalidArgument("topk needs keep, or layer_groups and layer_keep")
         agree = _api.Agree(
-            mode=_choice(mode, _api.AGREE_MODES, "mode"),
-            scope=_choice(scope, _api.SCOPES, "scope"),
+            mode=choice(mode, _api.AGREE_MODES, "mode"),
+            scope=choice(scope, _api.SCOPES, "scope"),
             weight=float(weight),
-            keep=_count(keep or 0, "keep"),
+            keep=whole(keep or 0, "keep"),
             hysteresis=float(hysteresis),
         )
         if layer_groups is not None and layer_keep is not None:
@@ -254,8 +239,8 @@ class Communicator(Closing):
                     f"layer_groups has {len(layer_groups)} entries, layer_keep {len(layer_keep)}"
                 )
             sizes = ctypes.c_size_t * max(len(layer_groups), 1)
-            agree.layer_groups = sizes(*(_count(g, "layer_groups") for g in layer_groups))
-            agree.layer_keep = sizes(*(_count(k, "layer_keep") for k in layer_keep))
+            agree.layer_groups = sizes(*(whole(g, "layer_groups") for g in layer_groups))
+            agree.layer_keep = sizes(*(whole(k, "layer_keep") for k in layer_keep))
             agree.num_layers = len(layer_groups)
         held = None
         if incumbents is not None:
@@ -285,7 +270,7 @@ class Communicator(Closing):
         at = contiguous_memory(buffer, "buffer", writable=True)
         return self._start(
             lambda call: function(
-                self.handle, at.address or None, _bytes(at), root, ctypes.byref(call)
+                self.handle, at.address or None, bytes_of(at), root, ctypes.byref(call)
             ),
             (buffer,),
             buffer,
@@ -300,7 +285,11 @@ class Communicator(Closing):
         self._check_parts(at, to, "send", "recv")
         return self._start(
             lambda call: function(
-                self.handle, at.address or None, to.address or None, _bytes(at), ctypes.byref(call)
+                self.handle,
+                at.address or None,
+                to.address or None,
+                bytes_of(at),
+                ctypes.byref(call),
             ),
             (send, recv),
             recv,
@@ -320,7 +309,7 @@ class Communicator(Closing):
                 to.address or None,
                 to.count,
                 to.dtype,
-                _op(op, recv),
+                op_code(op, recv),
                 ctypes.byref(call),
             ),
             (send, recv),
@@ -347,7 +336,7 @@ class Communicator(Closing):
         at = contiguous_memory(buffer, "buffer", writable)
         return self._start(
             lambda call: function(
-                self.handle, at.address or None, _bytes(at), peer, tag, ctypes.byref(call)
+                self.handle, at.address or None, bytes_of(at), peer, tag, ctypes.byref(call)
             ),
             (buffer,),
             buffer,
@@ -405,28 +394,9 @@ class Communicator(Closing):
         )
 
 
-def _op(op: str, value: Any) -> int:
-    """prunex_op_t; a byte that counts ranks would be no boolean, and 256 of them would be false."""
-    if is_bool(value):
-        if op == "avg":
-            raise InvalidArgument("op 'avg' of booleans: convert them to floats first")
-        op = {"sum": "max", "prod": "min"}.get(op, op)
-    return _choice(op, _api.OPS, "op")
-
-
 def _stream(stream: Any, target: Any) -> Optional[int]:
     """The number of a CUDA stream; None: the default stream, or host memory."""
     if stream is None and is_cuda(target):
         stream = sys.modules["torch"].cuda.current_stream(target.device)
     number = getattr(stream, "cuda_stream", stream)
     return None if number is None else int(number)
-
-
-def _bytes(memory: Memory) -> int:
-    return memory.count * _api.ITEM_SIZE[memory.dtype]
-
-
-def _count(value: int, what: str) -> int:
-    if int(value) != value or value < 0:
-        raise InvalidArgument(f"{what} holds {value}; whole numbers of 0 or more are needed")
-    return int(value)

@@ -17,7 +17,7 @@ __all__ = ["Layout", "LayoutInfo"]
 class LayoutInfo(NamedTuple):
     """count, kept: elements, with the masks as they are now."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # tuple.count is not wanted here
     kept: int
     digest: int
 

@@ -218,7 +218,7 @@ class MaskSpec:
 class MaskInfo(NamedTuple):
     """count, kept: elements; hits and misses_stale: calls by address, served and refused."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # tuple.count is not wanted here
     kept: int
     digest: int
     epoch: int

@@ -13,6 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 from prunex import MaskSpec
 from prunex.torch import MaskedParameters
 
+# What tests skip where torch itself cannot.
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
 # Buckets of 4 KiB: several per model, so that they are rebuilt and run behind the backward.
 SMALL_BUCKETS = 4096 / 1024 / 1024
 
@@ -31,6 +34,12 @@ def cnn(odd: bool = True) -> nn.Module:
         nn.Flatten(),
         nn.Linear(96, 11),
     )
+
+
+def gradients(model: nn.Module) -> Dict[str, torch.Tensor]:
+    """Copies, by the parameters' names without DDP's prefix."""
+    inner = model.module if hasattr(model, "module") else model
+    return {n: p.grad.clone() for n, p in inner.named_parameters() if p.grad is not None}
 
 
 def batch(rank: int, step: int, channels: int = 3) -> torch.Tensor:

@@ -69,6 +69,32 @@ def test_wrong_choice_is_an_error(tmp_path):
     assert "PRUNEX_LIBRARY" in done.stderr and "no.so" in done.stderr
 
 
+def test_a_relative_choice_is_one_of_the_start(tmp_path):
+    """The folder in which prunex was imported counts, whatever the program does after that."""
+    (tmp_path / "libprunex.so").symlink_to(library_path())
+    code = f"import os, sys; os.chdir({str(tmp_path)!r}); import prunex; os.chdir('/'); prunex.version()"
+    done = run_python(code, PRUNEX_LIBRARY="./libprunex.so")
+    assert done.returncode == 0, done.stderr
+    done = run_python(code, PRUNEX_LIBRARY="elsewhere/libprunex.so")
+    assert f"no file {tmp_path}/elsewhere/libprunex.so (relative to where" in done.stderr
+
+
+def nan_scores(rank, size):
+    comm = Communicator()
+    with pytest.raises(prunex.Error) as caught:
+        comm.agree_mask([1.0, 2.0, float("nan") if rank == 0 else 3.0], keep=1)
+    assert comm.agree_mask([1.0, 2.0, 3.0], keep=1).tolist() == [False, False, True]
+    comm.close()
+    return type(caught.value).__name__, str(caught.value)
+
+
+def test_a_score_that_is_not_a_number_is_named():
+    """The rank that has it learns which; the other is pointed to that rank. Both may go on."""
+    (kind, text), (other_kind, other_text) = run_ranks(nan_scores, nodes=(0, 1))
+    assert kind == "InvalidArgument" and "score of group 2 is nan" in text
+    assert other_kind == "Mismatch" and "refused its own, a score that is not finite" in other_text
+
+
 def test_errors_are_what_python_calls_them():
     assert issubclass(prunex.InvalidArgument, (prunex.Error, ValueError))
     assert issubclass(prunex.InvalidArgument, ValueError)

@@ -18,6 +18,7 @@ from models import (  # noqa: E402
     batch,
     cnn,
     ddp,
+    gradients,
     masked,
     specs,
     state_of,
@@ -26,11 +27,6 @@ from models import (  # noqa: E402
 from prunex import MaskSpec  # noqa: E402
 from prunex.torch import MaskedParameters, PrunexState, prunex_hook  # noqa: E402
 from worlds import init_gloo, run_ranks  # noqa: E402
-
-
-def grads(model):
-    inner = model.module if hasattr(model, "module") else model
-    return {n: p.grad.clone() for n, p in inner.named_parameters() if p.grad is not None}
 
 
 def assert_masked(ours, plain, masks, bound=1e-6):
@@ -61,7 +57,7 @@ def modes(rank, size, options, layout, accumulate):
                 with model.no_sync():
                     model(batch(rank, 100 + step)).square().mean().backward()
             model(batch(rank, step)).square().mean().backward()
-        assert_masked(grads(ours), grads(plain), masks)
+        assert_masked(gradients(ours), gradients(plain), masks)
     stats = comm.stats()
     assert stats.dropped_nonzero > 0 and stats.mismatches == 0 and stats.violations == 0
     state.close()
@@ -107,7 +103,7 @@ def unused(rank, size):
         for model in (plain, ours):
             model.zero_grad()
             model(x, (rank + step) % 2 == 0).square().mean().backward()
-        assert_masked(grads(ours), grads(plain), masks)
+        assert_masked(gradients(ours), gradients(plain), masks)
 
 
 def test_R9_R19_unused_parameters_differ_between_ranks():
@@ -154,7 +150,7 @@ def straight_through(rank, size):
         for model in (plain, ours):
             model.zero_grad()
             model(batch(rank, step)).square().mean().backward()
-        assert_close(grads(ours), grads(plain), 1e-6)
+        assert_close(gradients(ours), gradients(plain), 1e-6)
     assert comm.stats().violations > 0
 
 
@@ -198,7 +194,7 @@ def changing(rank, size):
         for model in (plain, ours):
             model.zero_grad()
             model(batch(rank, step)).square().mean().backward()
-        assert_masked(grads(ours), grads(plain), masks)
+        assert_masked(gradients(ours), gradients(plain), masks)
     # R5: another wrapper around the same model, other buckets, the same state's masks
     ours = ddp(ours.module, bucket_cap_mb=0.001)
     plain = ddp(plain.module, bucket_cap_mb=0.001)
@@ -207,7 +203,7 @@ def changing(rank, size):
         for model in (plain, ours):
             model.zero_grad()
             model(batch(rank, step)).square().mean().backward()
-        assert_masked(grads(ours), grads(plain), masks)
+        assert_masked(gradients(ours), gradients(plain), masks)
 
 
 def test_R3_R5_R11_masks_and_buckets_change():
@@ -228,7 +224,7 @@ def two_models(rank, size):
             for model in (plain, ours):
                 model.zero_grad()
                 model(batch(rank, step)).square().mean().backward()
-            assert_masked(grads(ours), grads(plain), masks)
+            assert_masked(gradients(ours), gradients(plain), masks)
 
 
 def test_several_models():
@@ -252,7 +248,9 @@ def compressed(rank, size, name):
         plain.register_comm_hook(None, default_hooks.fp16_compress_hook)
     plain(batch(rank, 0)).square().mean().backward()
     assert ours.module[0].weight.grad.dtype == torch.float32
-    assert_masked(grads(ours), grads(plain), masked(ours), 4e-3 if name == "float16" else 2e-2)
+    assert_masked(
+        gradients(ours), gradients(plain), masked(ours), 4e-3 if name == "float16" else 2e-2
+    )
     return (not comm.is_leader) or spent[1] < 0.62 * spent[0]
 
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import prunex  # noqa: E402
-from models import assert_close, batch, cnn, ddp, state_of, train  # noqa: E402
+from models import TORCH, assert_close, batch, cnn, ddp, state_of, train  # noqa: E402
 from prunex import MaskSpec  # noqa: E402
 from prunex.torch import MaskedParameters, PrunexState, checked, prunex_hook  # noqa: E402
 from worlds import init_gloo, run_ranks  # noqa: E402
@@ -41,6 +41,7 @@ def parity(rank, size, options):
     stats = comm.stats()
     assert stats.mismatches == 0 and stats.violations == 0
     assert stats.calls >= 5
+    assert stats.calls_compact == 0  # nothing is dropped: the dense path
     state.close()
     return {name: value.sum().item() for name, value in state_of(ours).items()}
 
@@ -212,6 +213,9 @@ def several_backwards(rank, size):
     assert_close(state_of(ours), state_of(plain), 1e-6)
 
 
+@pytest.mark.skipif(
+    TORCH < (2, 1), reason="DDP of this torch refuses two forwards under static_graph by itself"
+)
 def test_F8_static_graph_two_forwards():
     run_ranks(several_backwards, nodes=(0, 1))
 
@@ -263,5 +267,6 @@ def mixed(rank, size):
     assert_close({name: state_of(ours)[name]}, {name: state_of(plain)[name]}, 1e-3)
 
 
+@pytest.mark.skipif(TORCH < (2, 1), reason="gloo of this torch reduces no bfloat16")
 def test_F9_mixed_dtypes():
     run_ranks(mixed, nodes=(0, 1))

@@ -15,23 +15,11 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.nn.utils import prune  # noqa: E402
 
+import models  # noqa: E402
 import prunex.torch  # noqa: E402
-from models import (  # noqa: E402
-    FILTERS,
-    assert_close,
-    batch,
-    cnn,
-    ddp,
-    masked,
-    state_of,
-    train,
-)
+from models import batch, cnn, ddp, masked  # noqa: E402
 from prunex.torch import MaskedParameters, PrunexState, prunex_hook  # noqa: E402
 from worlds import init_gloo, run_ranks  # noqa: E402
-
-
-def gradients(model):
-    return {n: p.grad.clone() for n, p in model.module.named_parameters() if p.grad is not None}
 
 
 def backward(model, rank, step):
@@ -85,7 +73,7 @@ def rebuilt(rank, size):
         for model in (plain, ours):
             model.zero_grad()
             backward(model, rank, step)
-        assert_close(gradients(ours), kept(gradients(plain), masks), 1e-6)
+        models.assert_close(models.gradients(ours), kept(models.gradients(plain), masks), 1e-6)
     return [sorted(step) for step in seen]
 
 
@@ -106,7 +94,7 @@ def local_data(rank, size):
             # No gradient at all but on one rank, another in each step: only that one violates.
             scale = 1.0 if rank == step % size else 0.0
             (model(batch(rank, step)).square().mean() * scale).backward()
-        assert_close(gradients(ours), gradients(plain), 1e-6)
+        models.assert_close(models.gradients(ours), models.gradients(plain), 1e-6)
     return comm.stats().calls
 
 
@@ -136,7 +124,7 @@ def let_go(rank, size, view, to_none):
                     p.grad.detach_()
             model.zero_grad(set_to_none=to_none)
             backward(model, rank, step)
-        assert_close(gradients(ours), kept(gradients(plain), masks), 1e-6)
+        models.assert_close(models.gradients(ours), kept(models.gradients(plain), masks), 1e-6)
     held = [weakref.ref(p.grad) for p in ours.parameters()]
     ours.zero_grad(set_to_none=True)
     if not view:  # DDP itself keeps the views of its buckets
@@ -153,7 +141,7 @@ def reassigned(rank, size):
 
     def pruned():
         model = cnn()
-        keep = torch.from_numpy(FILTERS).float()[:, None, None, None].expand(24, 13, 3, 3)
+        keep = torch.from_numpy(models.FILTERS).float()[:, None, None, None].expand(24, 13, 3, 3)
         prune.custom_from_mask(model[2], "weight", keep)
         return model
 
@@ -161,23 +149,23 @@ def reassigned(rank, size):
     masks = MaskedParameters(ours).from_prune(ours)
     before = masks.spec("2.weight_orig")
     ours.register_comm_hook(PrunexState(comm, masks), prunex_hook)
-    train(plain, rank, 2)
-    train(ours, rank, 2)
+    models.train(plain, rank, 2)
+    models.train(ours, rank, 2)
     assert comm.stats().violations == 0
     for model in (plain, ours):  # other filters, in a new tensor
         model.module[2].weight_mask = model.module[2].weight_mask.roll(1, 0).clone()
     assert masks.spec("2.weight_orig") is before  # a store of its own, not the module's buffer
-    train(plain, rank, 2, first=2)
-    train(ours, rank, 2, first=2)
-    assert_close(state_of(ours), state_of(plain), 1e-6)
+    models.train(plain, rank, 2, first=2)
+    models.train(ours, rank, 2, first=2)
+    models.assert_close(models.state_of(ours), models.state_of(plain), 1e-6)
     violations = comm.stats().violations
     assert violations > 0  # noticed, dense
     masks.from_prune(ours)
     assert masks.spec("2.weight_orig") != before
     compact = comm.stats().calls_compact
-    train(plain, rank, 2, first=4)
-    train(ours, rank, 2, first=4)
-    assert_close(state_of(ours), state_of(plain), 1e-6)
+    models.train(plain, rank, 2, first=4)
+    models.train(ours, rank, 2, first=4)
+    models.assert_close(models.state_of(ours), models.state_of(plain), 1e-6)
     assert comm.stats().violations == violations and comm.stats().calls_compact > compact
 
 
@@ -192,10 +180,10 @@ def no_hooks(rank, size):
     masks = masked(ours)
     ours.register_comm_hook(PrunexState(comm, masks), prunex_hook)
     backward(ours, rank, 0)
-    assert_close(gradients(ours), kept(gradients(ours), masks), 0)
+    models.assert_close(models.gradients(ours), kept(models.gradients(ours), masks), 0)
     assert all(not p._backward_hooks for p in ours.parameters())
     assert all(not m._forward_pre_hooks and not m._forward_hooks for m in ours.module.modules())
-    return float(gradients(ours)["2.weight"].abs().sum())
+    return float(models.gradients(ours)["2.weight"].abs().sum())
 
 
 def test_R24_masking_gradients_costs_no_pass_of_its_own():
@@ -215,12 +203,14 @@ def sharded(rank, size):
     model[2].weight = torch.nn.Parameter(weight)
     masks = MaskedParameters(model)
     with pytest.raises(ValueError, match="'2.weight' is a DTensor.*DistributedDataParallel"):
-        masks.set("2.weight", prunex.MaskSpec.dims({0: FILTERS}))
+        masks.set("2.weight", prunex.MaskSpec.dims({0: models.FILTERS}))
     assert len(masks) == 0
 
 
 def test_R25_sharded_parameters_are_refused():
-    pytest.importorskip("torch.distributed.tensor", reason="no DTensor in this torch")
+    pytest.importorskip(
+        "torch.distributed.device_mesh", reason="no device mesh for DTensor in this torch"
+    )
     run_ranks(sharded, nodes=(0, 1))
 
 
@@ -242,11 +232,63 @@ def registry(rank, size):
             model.zero_grad()
             backward(model, rank, step)
         sent.append(comm.stats().bytes_wire_sent - before)
-    assert_close(gradients(dense), gradients(plain), 2e-3)
-    assert_close(gradients(ours), kept(gradients(plain), masks), 2e-3)
+    models.assert_close(models.gradients(dense), models.gradients(plain), 2e-3)
+    models.assert_close(models.gradients(ours), kept(models.gradients(plain), masks), 2e-3)
     assert not comm.is_leader or 0 < sent[2] < 0.8 * sent[1]
 
 
 def test_R27_usable_from_trainers_registries():
     """Under PyTorch's compressing wrapper the masks apply to what they compressed."""
     run_ranks(registry)
+
+
+def accumulated(rank, size, view):
+    """No zero_grad between the backwards before and after the buckets are rebuilt."""
+    comm = init_gloo(rank, size)
+    plain, ours = (ddp(cnn(), gradient_as_bucket_view=view) for _ in range(2))
+    masks = masked(ours)
+    ours.register_comm_hook(PrunexState(comm, masks), prunex_hook)
+    for step in range(6):
+        for model in (plain, ours):
+            if step % 3 == 0:
+                model.zero_grad()
+            backward(model, rank, step)
+        found, wanted = models.gradients(ours), kept(models.gradients(plain), masks)
+        models.assert_close(found, wanted, 1e-5)
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_R10_accumulation_while_buckets_are_rebuilt(view):
+    run_ranks(accumulated, view)
+
+
+def strided(rank, size, view):
+    """Parameters and inputs of other memory orders, and a 1 x 1 convolution, whose strides are many
+    at once."""
+    comm = init_gloo(rank, size)
+    results = []
+    for parameters, inputs in (
+        (torch.channels_last, torch.channels_last),
+        (torch.channels_last, torch.contiguous_format),
+        (torch.contiguous_format, torch.channels_last),
+    ):
+        plain, ours = (
+            ddp(cnn().to(memory_format=parameters), gradient_as_bucket_view=view) for _ in range(2)
+        )
+        masks = masked(ours)
+        ours.register_comm_hook(PrunexState(comm, masks), prunex_hook)
+        for step in range(3):
+            for model in (plain, ours):
+                model.zero_grad()
+                x = batch(rank, step).contiguous(memory_format=inputs)
+                model(x).square().mean().backward()
+            wanted = kept(models.gradients(plain), masks)
+            models.assert_close(models.gradients(ours), wanted, 1e-5)
+        results.append({n: p.grad.stride() for n, p in ours.module.named_parameters()})
+    return results
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_R12_gradients_of_any_strides(view):
+    results = run_ranks(strided, view)
+    assert all(r == results[0] for r in results)

@@ -29,7 +29,10 @@ def test_a_parameter_without_gradient_is_pulled_too():
             admm.model.spare.weight.add_(1.0)
         train(admm, 1)
         return float(
-            (admm.model.spare.weight.detach() - admm.state.views["z_i"][admm.state.number["spare.weight"]])
+            (
+                admm.model.spare.weight.detach()
+                - admm.state.views["z_i"][admm.state.number["spare.weight"]]
+            )
             .abs()
             .max()
         )

@@ -118,7 +118,7 @@ class PrunexProcessGroup(dist.ProcessGroup):
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]  # torch has this one, too
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
         self.comm = Communicator(rank, size, store=store, name="torch-backend", timeout=timeout)
         self._completer = Completer()
@@ -157,7 +157,7 @@ class PrunexProcessGroup(dist.ProcessGroup):
 
     # ---- reductions
 
-    def allreduce(self, tensors: List[torch.Tensor], opts: Any = None) -> Any:
+    def allreduce(self, tensors: List[torch.Tensor], opts: Any = None) -> Any:  # type: ignore[override]
         if tensors[0].is_cuda:
             return self._cuda.allreduce(tensors, opts, self._masks)
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
@@ -195,7 +195,7 @@ class PrunexProcessGroup(dist.ProcessGroup):
     def allreduce_coalesced(self, tensors: List[torch.Tensor], opts: Any = None) -> Any:
         return self.allreduce(tensors, opts)
 
-    def reduce_scatter(
+    def reduce_scatter(  # type: ignore[override]
         self, outputs: List[torch.Tensor], inputs: List[List[torch.Tensor]], opts: Any = None
     ) -> Any:
         if outputs[0].is_cuda:
@@ -238,11 +238,11 @@ class PrunexProcessGroup(dist.ProcessGroup):
         if not output.is_contiguous():
             copies.append((output, target))
 
-    _reduce_scatter_base = reduce_scatter_single
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
 
     # ---- calls that move data
 
-    def broadcast(self, tensors: List[torch.Tensor], opts: Any = None) -> Any:
+    def broadcast(self, tensors: List[torch.Tensor], opts: Any = None) -> Any:  # type: ignore[override]
         if tensors[0].is_cuda:
             return self._nccl().broadcast(tensors, opts)
         root = 0 if opts is None else int(opts.rootRank)
@@ -255,7 +255,7 @@ class PrunexProcessGroup(dist.ProcessGroup):
                 copies.append((tensor, flat))
         return self._work(requests, tensors, lambda: _write_back(copies))
 
-    def allgather(
+    def allgather(  # type: ignore[override]
         self, outputs: List[List[torch.Tensor]], inputs: List[torch.Tensor], opts: Any = None
     ) -> Any:
         if inputs[0].is_cuda:
@@ -288,7 +288,7 @@ class PrunexProcessGroup(dist.ProcessGroup):
         copies = [] if output.is_contiguous() else [(output, target)]
         return self._work([request], [output], lambda: _write_back(copies))
 
-    _allgather_base = all_gather_single
+    _allgather_base = all_gather_single  # type: ignore[assignment]
 
     def all_gather_single_coalesced(
         self, outputs: List[torch.Tensor], inputs: List[torch.Tensor], opts: Any = None
@@ -302,8 +302,8 @@ class PrunexProcessGroup(dist.ProcessGroup):
         works = [self.reduce_scatter_single(o, i, opts) for o, i in zip(outputs, inputs)]
         return self._joined(works, outputs)
 
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
 
     def _joined(self, works: Sequence[_Work], result: List[torch.Tensor]) -> Any:
         requests = [request for work in works for request in work._requests]

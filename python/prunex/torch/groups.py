@@ -155,6 +155,7 @@ def manual_family(
         out.append(Member(alias.get(parameter, parameter), dim, index, role))
     if not out:
         raise ValueError(f"family {name} has no members")
+    assert groups is not None  # of the first member at the latest
     return make_family(name, "manual", int(groups), out, tensors)
 
 

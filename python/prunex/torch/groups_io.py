@@ -19,12 +19,11 @@ _NORM = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.PReLU)
 def _item(model: nn.Module, item: Any) -> Optional[Tuple[nn.Module, str, Sequence[int]]]:
     """(module, "out" or "in", pruned indices); None where the item has no parameters of its own."""
     if len(item) == 3:
-        module: Union[str, nn.Module] = item[0]
-        if isinstance(module, str):
-            module = model.get_submodule(module)
+        named: Union[str, nn.Module] = item[0]
+        found = model.get_submodule(named) if isinstance(named, str) else named
         if item[1] not in ("out", "in"):
             raise InvalidArgument(f"group item {item[1]!r}: 'out' or 'in'")
-        return module, item[1], item[2]
+        return found, item[1], item[2]
     dependency, indices = item[0], item[1]
     module = getattr(getattr(dependency, "target", None), "module", None)
     if not isinstance(module, nn.Module):

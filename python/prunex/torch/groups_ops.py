@@ -62,7 +62,8 @@ def label_call(state, node: fx.Node, args, kwargs, result):
     """The label of a call's result; joins, pins and notes axes on the way."""
     if node.op == "call_module":
         return _module(state, node, args, kwargs, result)
-    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+    target = node.target
+    name = target if isinstance(target, str) else str(getattr(target, "__name__", ""))
     name = name.strip("_") if name.startswith("__") else name
     if not _has_tensor(result):
         return None  # sizes, shapes, dtypes
@@ -91,7 +92,8 @@ def _has_tensor(result) -> bool:
 
 def _caller(node: fx.Node):
     if node.op == "call_method":
-        return lambda first, *rest, **named: getattr(first, node.target)(*rest, **named)
+        method = str(node.target)
+        return lambda first, *rest, **named: getattr(first, method)(*rest, **named)
     return node.target
 
 

@@ -11,6 +11,7 @@ dense, which is always right.
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 from contextlib import contextmanager
 
 import numpy as np
@@ -69,7 +70,7 @@ def evaluation(model: nn.Module):
             module.training = mode
 
 
-def trace(model: nn.Module, opaque: set[str] = frozenset()) -> fx.GraphModule:
+def trace(model: nn.Module, opaque: Collection[str] = ()) -> fx.GraphModule:
     """The model's graph; UntraceableError names the module that cannot be traced."""
     tracer = _ModelTracer(set(opaque))
     try:
@@ -148,7 +149,8 @@ class _Labeller(fx.Interpreter):
 
     def _label(self, node: fx.Node, args, kwargs, result):
         if node.op == "get_attr":
-            self.used_raw.add(self.alias.get(node.target, node.target))
+            name = str(node.target)
+            self.used_raw.add(self.alias.get(name, name))
         if node.op == "output":
             self.pin_inputs(node)
             return None
@@ -228,15 +230,15 @@ class _Labeller(fx.Interpreter):
                 makers.setdefault(root, set()).add(self.atoms.owner[atom])
         order = {name: i for i, name in enumerate(dict.fromkeys(self.atoms.owner))}
         for names in makers.values():
-            ordered = sorted(names, key=order.get)
+            ordered = sorted(names, key=order.__getitem__)
             for a, b in zip(ordered, ordered[1:]):
-                x, y = sorted((top(a), top(b)), key=order.get)
+                x, y = sorted((top(a), top(b)), key=order.__getitem__)
                 owners[y] = x
         return {root: top(next(iter(names))) for root, names in makers.items()}
 
 
 def trace_families(
-    model: nn.Module, example, *, residual: str = "skip", opaque: set[str] = frozenset()
+    model: nn.Module, example, *, residual: str = "skip", opaque: Collection[str] = ()
 ) -> list[Family]:
     """Families of all traced producers, with every member (find_groups marks what is masked)."""
     if _ModelTracer(set()).is_leaf_module(model, ""):

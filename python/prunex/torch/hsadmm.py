@@ -91,9 +91,9 @@ class HSADMM:
                 "HSADMM wants the plain model: DDP would average the gradients of local steps. "
                 "Wrap it after finish(), or leave the exchange of fine-tuning to HSADMM"
             )
-        for what, value in (("local_steps", local_steps), ("pull_every", pull_every)):
-            if value < 1:
-                raise ValueError(f"{what} is {value}; wanted at least 1")
+        for what, steps in (("local_steps", local_steps), ("pull_every", pull_every)):
+            if steps < 1:
+                raise ValueError(f"{what} is {steps}; wanted at least 1")
         for what, value in (("rho1", rho1), ("rho2", rho2)):
             if not value > 0:
                 raise ValueError(f"{what} is {value}; wanted a number above 0")

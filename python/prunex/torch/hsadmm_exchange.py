@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from typing import Callable, Mapping
+from typing import Any, Callable, Mapping
 
 import numpy as np
 import torch
@@ -23,12 +23,13 @@ class Exchange:
 
     def __init__(self, comm=None, library=None) -> None:
         self.comm = comm
-        self.rank, self.size = (comm.rank, comm.size) if comm else (0, 1)
+        self.rank: int = comm.rank if comm else 0
+        self.size: int = comm.size if comm else 1
         self.M = comm.num_nodes if comm else 1
         self.P = comm.local_size if comm else 1
         self.seconds = 0.0
         self._library = library
-        self._masks: dict[str, object] = {}
+        self._masks: dict[str, Any] = {}
         self._layout = None
 
     # ---- reductions

@@ -262,10 +262,10 @@ def scale_penalty(state: State, level: int, factor: np.ndarray) -> None:
         return
     if level == 1:
         state.rho1 *= factor
-        duals = (state.u, state.u_mean)
+        duals = [state.u, state.u_mean]
     else:
         state.rho2 *= factor
-        duals = (state.v,)
+        duals = [state.v]
     same = bool((factor == factor[0]).all())
     for dual in duals:
         if same:

@@ -65,6 +65,7 @@ class State:
         self.model = model
         self.names = list(trained)
         self.thetas = list(trained.values())
+        self.ids = {id(p) for p in self.thetas}
         self.number = {n: i for i, n in enumerate(self.names)}
         self.alias = alias
         self.shapes = {n: tuple(p.shape) for n, p in trained.items()}
@@ -113,8 +114,8 @@ class State:
         return zip(*(self._parts[n][part] for n in names))
 
     def _theta_pieces(self) -> Iterator[torch.Tensor]:
-        for p, stride in zip(self.thetas, self.strides):
-            p = p.detach()
+        for parameter, stride in zip(self.thetas, self.strides):
+            p = parameter.detach()
             dense = tuple(p.stride()) == stride
             flat = p.as_strided((p.numel(),), (1,)) if dense else p.reshape(-1)
             if p.numel():
@@ -228,8 +229,9 @@ def add_proximal(
 class DecayPull:
     """Lets SGD add rho1 * theta in the pass over the elements in which it adds weight_decay * theta.
 
-    Only plain torch.optim.SGD whose groups all have a weight decay, and one rho1: elsewhere the sum
-    would be another one, or a pass more. usable is asked in every step: users change groups.
+    Only plain torch.optim.SGD that holds the state's parameters and no others, whose groups all have
+    a weight decay, and one rho1: elsewhere the sum would be another one, or a pass more. usable is
+    asked in every step: users change groups.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -243,6 +245,7 @@ class DecayPull:
             and all(g["weight_decay"] and not g.get("maximize") for g in self.groups)
             and not any(state.low)
             and bool((rho == rho[0]).all())
+            and {id(p) for g in self.groups for p in g["params"]} == state.ids
         )
 
     def begin(self, rho: float) -> None:

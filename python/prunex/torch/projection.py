@@ -238,6 +238,7 @@ def cell_mask(family: Family, mask: np.ndarray, shape: Sequence[int]) -> np.ndar
     if family.tile is not None:
         grid = [-(-s // (t or s)) for s, t in zip(shape, family.tile)]
         return mask.reshape(grid)
+    assert family.nm is not None
     dim = family.nm[2]
     moved = [s for d, s in enumerate(shape) if d != dim] + [shape[dim]]
     return np.ascontiguousarray(np.moveaxis(mask.reshape(moved), -1, dim))
@@ -269,6 +270,7 @@ def specs(
         if family.tile is not None:
             out[name] = MaskSpec.blocks(family.tile, cells, contract=contract, epoch=epoch)
         else:
+            assert family.nm is not None
             n, m, dim = family.nm
             out[name] = MaskSpec.nm(n, m, dim, cells, contract=contract, epoch=epoch)
     return out

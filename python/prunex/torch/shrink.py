@@ -88,9 +88,9 @@ def _cut(model: nn.Module, vectors: dict[str, dict[int, np.ndarray]]) -> None:
         changed = False
         for table in (module._parameters, module._buffers):
             for leaf in table:
-                name = alias.get(f"{path}.{leaf}" if path else leaf)
-                if name in cut:
-                    table[leaf] = cut[name]
+                known = alias.get(f"{path}.{leaf}" if path else leaf)
+                if known in cut:
+                    table[leaf] = cut[known]
                     changed = True
         if changed:
             _resize(module)
