@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
-from typing import Any, Dict, Union
+from typing import Any, Dict, Optional, Union
 
 from . import _api
-from ._memory import Memory, is_bool
+from ._memory import Memory, is_bool, is_cuda
 from .errors import InvalidArgument
 
 
@@ -44,3 +45,11 @@ def whole(value: int, what: str) -> int:
     if int(value) != value or value < 0:
         raise InvalidArgument(f"{what} holds {value}; whole numbers of 0 or more are needed")
     return int(value)
+
+
+def stream_of(stream: Any, target: Any) -> Optional[int]:
+    """The number of a CUDA stream; None: the default stream, or host memory."""
+    if stream is None and is_cuda(target):
+        stream = sys.modules["torch"].cuda.current_stream(target.device)
+    number = getattr(stream, "cuda_stream", stream)
+    return None if number is None else int(number)

@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from datetime import timedelta
 from typing import Any, NoReturn, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from . import _api
-from ._arguments import bytes_of, choice, op_code, seconds_of, whole
+from ._arguments import bytes_of, choice, op_code, seconds_of, stream_of, whole
 from ._closing import Closing
 from ._library import check, library, optional
-from ._memory import Memory, as_bytes, contiguous_memory, dtype_name, is_cuda, is_torch
+from ._memory import Memory, as_bytes, contiguous_memory, dtype_name, is_torch
 from ._store import StoreAdapter
 from ._waiting import InFlight, on_main_thread, run
 from .errors import InvalidArgument, InvalidHandle
@@ -165,7 +164,7 @@ class Communicator(Closing):
             target,
             async_op,
             scope,
-            _stream(stream, target),
+            stream_of(stream, target),
         )
 
     def _start(
@@ -392,11 +391,3 @@ class Communicator(Closing):
             f"Communicator(rank={self.rank}, size={self.size}, node={self.node}, "
             f"num_nodes={self.num_nodes}, leader={self.leader}, transport={self.transport!r})"
         )
-
-
-def _stream(stream: Any, target: Any) -> Optional[int]:
-    """The number of a CUDA stream; None: the default stream, or host memory."""
-    if stream is None and is_cuda(target):
-        stream = sys.modules["torch"].cuda.current_stream(target.device)
-    number = getattr(stream, "cuda_stream", stream)
-    return None if number is None else int(number)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA tensors in the hook and the backend, on stand-ins for CUDA and NCCL: no GPU is needed."""
+"""CUDA tensors in the library and the hook, on stand-ins for CUDA and NCCL: no GPU is needed."""
 
 from __future__ import annotations
 
@@ -8,88 +8,35 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
-import torch.distributed as dist  # noqa: E402
 
 import prunex.torch.device as device_module  # noqa: E402
 import prunex.torch.hook as hook_module  # noqa: E402
+from device_model import (  # noqa: E402
+    NODES,
+    ROWS,
+    COLUMNS,
+    Bucket,
+    gradient,
+    masks_of,
+    mean,
+    model,
+    settled,
+)
 from prunex import Layout, MaskSpec, Unsupported, register_mask  # noqa: E402
-from prunex.torch import MaskedParameters, PrunexState, prunex_hook  # noqa: E402
-from prunex.torch.backend import PrunexProcessGroup  # noqa: E402
+from prunex.torch import PrunexState, prunex_hook  # noqa: E402
 from prunex.torch.device import DevicePath  # noqa: E402
 from standins import DEVICE, Cuda, OnDevice, cuda, host, on_device, run_threads  # noqa: E402
-
-NODES = (0, 0, 1, 1)
-ROWS, COLUMNS = 24, 50
-KEEP = [row % 3 == 0 for row in range(ROWS)]
-
-
-class Bucket:
-    """What DDP hands to a hook: a masked matrix and a dense vector behind it."""
-
-    def __init__(self, model, values):
-        self._buffer = on_device(values)
-        self._parameters = [model.weight, model.bias]
-
-    def buffer(self):
-        return self._buffer
-
-    def parameters(self):
-        return self._parameters
-
-    def gradients(self):
-        weight, bias = self._parameters
-        cut = weight.numel()
-        return [self._buffer[:cut].view(weight.shape), self._buffer[cut:]]
-
-    def is_last(self):
-        return True
-
-
-def model():
-    return torch.nn.Linear(COLUMNS, ROWS)
-
-
-def masks_of(module, contract):
-    masks = MaskedParameters(module)
-    masks.set("weight", MaskSpec.dims({0: KEEP}, contract))
-    return masks
-
-
-def gradient(rank, zeros=True):
-    """Whole numbers; zero in dropped rows, or not."""
-    weight = (torch.arange(ROWS * COLUMNS, dtype=torch.float32) % 17 + rank + 1).view(ROWS, COLUMNS)
-    if zeros:
-        weight[~torch.tensor(KEEP)] = 0
-    return torch.cat([weight.reshape(-1), torch.arange(float(ROWS)) * (rank + 1)])
-
-
-def mean(size, zeros=True, project=False):
-    out = sum(gradient(rank, zeros) for rank in range(size)) / size
-    if project:
-        out[: ROWS * COLUMNS].view(ROWS, COLUMNS)[~torch.tensor(KEEP)] = 0
-    return out
 
 
 def state_of(rank, masks):
     state = PrunexState(rank.comm, masks)
     state._device = DevicePath(lambda: rank.comm, rank.cuda)
     return state
-
-
-def settled(comm, calls):
-    """Counters with so many calls in them: their headers are compared behind the caller's back."""
-    end = time.monotonic() + 30
-    while comm.stats().calls < calls and time.monotonic() < end:
-        time.sleep(0.01)
-    assert comm.stats().calls == calls, comm.stats()
-    return comm.stats()
 
 
 # ---- the library, by a stream
@@ -352,138 +299,3 @@ def test_a_group_of_other_ranks_is_refused(monkeypatch):
     state._device._has = False
     with pytest.raises(Exception, match="7 ranks, PruneX's communicator 4"):
         prunex_hook(state, Bucket(model(), gradient(0)))
-
-
-# ---- the backend
-
-
-def options(op):
-    out = dist.AllreduceOptions()
-    out.reduceOp = op
-    return out
-
-
-def group_of(rank, store):
-    group = PrunexProcessGroup(store, rank.rank, len(NODES), timedelta(seconds=30))
-    group._cuda.path.cuda = rank.cuda
-    group.comm.close()
-    group.comm = rank.comm  # of two nodes
-    return group
-
-
-def test_backend_reduces_like_nccl():
-    store = dist.HashStore()
-
-    def body(rank):
-        group = group_of(rank, store)
-        size = len(NODES)
-        x = on_device(torch.arange(100.0) + rank.rank)
-        work = group.allreduce([x], options(dist.ReduceOp.SUM))
-        assert work.wait() and ("current", "waits for an event") in rank.cuda.log
-        rank.cuda.main.synchronize()
-        assert work.is_completed() and work.get_future().value()[0] is x
-        assert torch.equal(host(x), size * torch.arange(100.0) + 6)
-        for op, wanted in ((dist.ReduceOp.AVG, 2.5), (dist.ReduceOp.MAX, 4), (dist.ReduceOp.MIN, 1)):
-            y = on_device(torch.full((3, 5), rank.rank + 1.0))
-            group.allreduce([y], options(op)).wait()
-            rank.cuda.main.synchronize()
-            assert (host(y) == wanted).all(), op
-        flags = on_device(torch.tensor([rank.rank == 1, False]))
-        z = on_device(torch.complex(torch.ones(6), torch.full((6,), float(rank.rank))))
-        group.allreduce([flags]).wait()
-        group.allreduce([z]).wait()
-        rank.cuda.main.synchronize()
-        assert host(flags).tolist() == [True, False]
-        assert (host(z) == torch.complex(torch.tensor(4.0), torch.tensor(6.0))).all()
-        group.shutdown()
-
-    run_threads(NODES, body)
-
-
-def test_backend_compacts_ddps_buckets():
-    store = dist.HashStore()
-
-    def body(rank):
-        group = group_of(rank, store)
-        module = model()
-        bucket = Bucket(module, gradient(rank.rank))
-        module.weight, module.bias = (
-            torch.nn.Parameter(torch.zeros(ROWS, COLUMNS)),
-            torch.nn.Parameter(torch.zeros(ROWS)),
-        )
-        group.use_masks(masks_of(module, "project"))
-        # As gradient_as_bucket_view does it.
-        cut = ROWS * COLUMNS
-        module.weight.grad = host(bucket.buffer())[:cut].view(ROWS, COLUMNS)
-        module.bias.grad = host(bucket.buffer())[cut:]
-        group.allreduce([bucket.buffer()], options(dist.ReduceOp.AVG)).wait()
-        rank.cuda.main.synchronize()
-        assert torch.equal(host(bucket.buffer()), mean(len(NODES)))
-        compact = settled(group.comm, 2).calls_compact
-        group.shutdown()
-        return compact
-
-    assert run_threads(NODES, body) == [1] * len(NODES)
-
-
-class Nccl:
-    """An NCCL group that writes down what it is asked."""
-
-    def __init__(self, log):
-        self.log = log
-
-    def allreduce(self, tensors, opts=None):
-        self.log.append(("nccl", tensors[0].dtype))
-        outer = self
-
-        class Work:
-            def wait(self):
-                outer.log.append(("nccl work is waited for",))
-
-        return Work()
-
-
-def test_backend_leaves_to_nccl_what_the_library_does_not_take():
-    store = dist.HashStore()
-
-    def body(rank):
-        group = group_of(rank, store)
-        group._nccl_group = Nccl(rank.cuda.log)
-        group.allreduce([on_device(torch.ones(4, dtype=torch.int16))], options(dist.ReduceOp.SUM))
-        group.allreduce([on_device(torch.ones(4, 3)).t()], options(dist.ReduceOp.SUM))
-        group.allreduce([on_device(torch.ones(4, dtype=torch.int32))], options(dist.ReduceOp.BXOR))
-        assert [entry[1] for entry in rank.cuda.log if entry[0] == "nccl"] == [
-            torch.int16, torch.float32, torch.int32,
-        ]  # fmt: skip
-        assert group.comm.stats().calls == 0, "nothing had to be agreed on"
-        group.shutdown()
-
-    run_threads(NODES, body)
-
-
-def test_backend_without_the_device_path_keeps_the_contract(monkeypatch):
-    def optional(name):
-        raise Unsupported("no GPU")
-
-    monkeypatch.setattr(device_module, "optional", optional)
-    store = dist.HashStore()
-
-    def body(rank):
-        group = group_of(rank, store)
-        group._nccl_group = Nccl(rank.cuda.log)
-        module = model()
-        bucket = Bucket(module, gradient(rank.rank, zeros=False))
-        group.use_masks(masks_of(module, "project"))
-        module.weight.grad = host(bucket.buffer())[: ROWS * COLUMNS].view(ROWS, COLUMNS)
-        work = group.allreduce([bucket.buffer()], options(dist.ReduceOp.SUM))
-        assert work.get_future().value()[0] is bucket.buffer()
-        left = bucket.gradients()[0]
-        assert (host(left)[~torch.tensor(KEEP)] == 0).all()
-        assert (host(left)[torch.tensor(KEEP)] != 0).all()
-        names = [entry for entry in rank.cuda.log if entry[0].startswith("nccl") or entry[0] == "use"]
-        assert names[:3] == [
-            ("nccl", torch.float32), ("use", "side"), ("nccl work is waited for",),
-        ]  # fmt: skip
-        group.shutdown()
-
-    run_threads(NODES, body)
