@@ -7,6 +7,7 @@
 #include "tests/nccl/host/failure.h"
 #include "tests/nccl/host/logger.h"
 #include "tests/nccl/host/ring.h"
+#include "tests/nccl/kinds.h"
 
 namespace prunex::nccl::host {
 namespace {
@@ -43,14 +44,6 @@ void check(const Type& type, abi::RedOp op, int ranks, const std::byte* got, siz
     PRUNEX_MUST(have == wanted, "type %d, op %d, element %zu of %zu: %d, not %d", type.id, op, i,
                 count, have, wanted);
   }
-}
-
-struct Kind {
-  int version;
-  Ranks ranks;
-};
-void PrintTo(const Kind& kind, std::ostream* out) {  // NOLINT: GoogleTest's name
-  *out << "v" << kind.version << (kind.ranks == Ranks::processes ? " processes" : " threads");
 }
 
 class CollChain : public testing::TestWithParam<Kind> {
@@ -172,12 +165,7 @@ TEST_P(CollChain, windows_of_reduce_scatter) {
   }));
 }
 
-INSTANTIATE_TEST_SUITE_P(V, CollChain,
-                         testing::Values(Kind{6, Ranks::processes}, Kind{7, Ranks::processes},
-                                         Kind{8, Ranks::processes}, Kind{9, Ranks::processes},
-                                         Kind{10, Ranks::processes}, Kind{11, Ranks::processes},
-                                         Kind{12, Ranks::processes}, Kind{8, Ranks::threads},
-                                         Kind{12, Ranks::threads}));
+INSTANTIATE_TEST_SUITE_P(V, CollChain, testing::ValuesIn(kinds({8, 12})), name_of);
 
 TEST(CollWorld, versions_understand_each_other) {
   PRUNEX_EXPECT_WELL(run_world(Ranks::processes, 4, [](Rank& rank) {

@@ -8,19 +8,11 @@
 #include "tests/nccl/host/failure.h"
 #include "tests/nccl/host/logger.h"
 #include "tests/nccl/host/ring.h"
+#include "tests/nccl/kinds.h"
 #include "tests/nccl/pipe.h"
 
 namespace prunex::nccl::host {
 namespace {
-
-struct Kind {
-  int version;
-  Ranks ranks;
-};
-
-void PrintTo(const Kind& kind, std::ostream* out) {  // NOLINT: GoogleTest's name
-  *out << "v" << kind.version << (kind.ranks == Ranks::processes ? " processes" : " threads");
-}
 
 class NetRing : public testing::TestWithParam<Kind> {
  protected:
@@ -82,13 +74,7 @@ TEST_P(NetRing, messages_of_any_size_between_pairs) {
   }));
 }
 
-INSTANTIATE_TEST_SUITE_P(V, NetRing,
-                         testing::Values(Kind{6, Ranks::processes}, Kind{7, Ranks::processes},
-                                         Kind{8, Ranks::processes}, Kind{9, Ranks::processes},
-                                         Kind{10, Ranks::processes}, Kind{11, Ranks::processes},
-                                         Kind{12, Ranks::processes}, Kind{6, Ranks::threads},
-                                         Kind{8, Ranks::threads}, Kind{10, Ranks::threads},
-                                         Kind{12, Ranks::threads}));
+INSTANTIATE_TEST_SUITE_P(V, NetRing, testing::ValuesIn(kinds({6, 8, 10, 12})), name_of);
 
 TEST(NetWorld, ranks_of_different_versions_make_one_ring) {
   PRUNEX_EXPECT_WELL(run_world(Ranks::processes, 4, [](Rank& rank) {
