@@ -77,12 +77,17 @@ pid_t start(const std::string& out, const std::function<void()>& body) {
   ::_exit(0);
 }
 
-// Empty when all end with status 0 in time. The first failure, or the end of the time, kills the
-// others; none is left when this returns, save one that even SIGKILL does not end.
+// Others fail because of a rank that dies, and may be seen first: a core takes time to write.
+constexpr double kHeed = 2;
+
+// Empty when all end with status 0 in time. A failure, or the end of the time, kills the others,
+// those that fail by themselves kHeed later than those that die of a signal; of a failure and a
+// death the death is told. None is left when this returns, save one that even SIGKILL does not end.
 std::string wait_for(std::vector<pid_t> children, double seconds, bool* late) {
   const double begin = monotonic_seconds();
   std::string fault;
-  double killed = 0;
+  double killed = 0, failed = 0;
+  bool died = false;
   for (size_t left = children.size(); left > 0;) {
     for (size_t r = 0; r < children.size(); ++r) {
       int status = 0;
@@ -91,14 +96,18 @@ std::string wait_for(std::vector<pid_t> children, double seconds, bool* late) {
       }
       children[r] = 0;
       --left;
-      if (status != 0 && fault.empty()) {
-        fault = WIFSIGNALED(status) ? strf("rank %zu died of signal %d", r, WTERMSIG(status))
-                                    : strf("rank %zu failed", r);
+      if (WIFSIGNALED(status) && !died && killed == 0) {
+        fault = strf("rank %zu died of signal %d", r, WTERMSIG(status));
+        died = true;
+      } else if (status != 0 && fault.empty()) {
+        fault = strf("rank %zu failed", r);
+        failed = monotonic_seconds();
       }
     }
     const double now = monotonic_seconds();
+    const bool heeded = died || (failed > 0 && now - failed > kHeed);
     *late = *late || (left > 0 && now - begin > seconds);
-    if (left > 0 && killed == 0 && (*late || !fault.empty())) {
+    if (left > 0 && killed == 0 && (*late || heeded)) {
       fault = fault.empty() ? strf("not done after %.0f s", seconds) : fault;
       killed = now;
       for (const pid_t p : children) {

@@ -23,6 +23,10 @@ def netlab(*options, script, **popen):
     return Done(run.returncode, run.stdout, run.stderr)
 
 
+# Nodes print into one pipe: unbuffered, Python writes a line in pieces, which would mix.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
+
 def start(*options, script):
     return subprocess.Popen(
         [NETLAB, *options, "--", sys.executable, "-c", script],

@@ -216,7 +216,11 @@ time.sleep(500)
 
 def stubborn_lab(mark, nodes):
     lab = start("--nodes", str(nodes), "--linger", "0", "--kill-after", "0.5", script=STUBBORN)
-    pids = [int(lab.stdout.readline().split()[1]) for _ in range(nodes)]
+    lines = [lab.stdout.readline() for _ in range(nodes)]
+    if not all(line.startswith("up ") for line in lines):  # netlab has ended
+        lab.kill()
+        expect(False, lines, lab.communicate())
+    pids = [int(line.split()[1]) for line in lines]
     return lab, pids, mark.namespaces() - {os.stat("/proc/self/ns/net").st_ino}
 
 
