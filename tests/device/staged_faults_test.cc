@@ -100,14 +100,7 @@ TEST_F(StagedKernels, registering_fails_cleanly) {
   for (const FakeCall call : {FakeCall::allocate, FakeCall::allocate_pinned}) {
     disconnect();
     fail_calls(call, 2);
-    ASSERT_EQ(net().init(&ctx_, 1, -1, nullptr), nccl::kSuccess);
-    std::byte handle[nccl::kHandleBytes] = {};
-    ASSERT_EQ(net().listen(ctx_, 0, handle, &listen_), nccl::kSuccess);
-    wait_for([&] {
-      EXPECT_TRUE(send_ != nullptr || net().connect(ctx_, 0, handle, &send_) == nccl::kSuccess);
-      EXPECT_TRUE(recv_ != nullptr || net().accept(listen_, &recv_) == nccl::kSuccess);
-      return send_ != nullptr && recv_ != nullptr;
-    });
+    ASSERT_NO_FATAL_FAILURE(join());
     EXPECT_NE(net().reg_mr(send_, more.at(), more.size(), nccl::kPtrCuda, &mr), nccl::kSuccess);
     EXPECT_EQ(mr, nullptr);
     fail_calls(call, 0);

@@ -93,7 +93,8 @@ class StagedNet : public testing::Test {
     ::unsetenv("NCCL_PROTO");
   }
 
-  void connect(int send_type = nccl::kPtrCuda, int recv_type = nccl::kPtrCuda) {
+  // Both ends, with nothing registered.
+  void join() {
     ASSERT_EQ(net().init(&ctx_, 1, -1, nullptr), nccl::kSuccess);
     std::byte handle[nccl::kHandleBytes] = {};
     ASSERT_EQ(net().listen(ctx_, 0, handle, &listen_), nccl::kSuccess);
@@ -102,6 +103,9 @@ class StagedNet : public testing::Test {
       EXPECT_TRUE(recv_ != nullptr || net().accept(listen_, &recv_) == nccl::kSuccess);
       return send_ != nullptr && recv_ != nullptr;
     });
+  }
+  void connect(int send_type = nccl::kPtrCuda, int recv_type = nccl::kPtrCuda) {
+    ASSERT_NO_FATAL_FAILURE(join());
     ASSERT_EQ(net().reg_mr(send_, from_.at(), from_.size(), send_type, &from_mr_), nccl::kSuccess);
     ASSERT_EQ(net().reg_mr(recv_, to_.at(), to_.size(), recv_type, &to_mr_), nccl::kSuccess);
   }
@@ -144,6 +148,25 @@ class StagedNet : public testing::Test {
     ASSERT_EQ(finish(isend(from, data.size()), receiving), static_cast<int>(data.size()));
     EXPECT_TRUE(to_.holds(data, to)) << data.size() << " bytes";
     EXPECT_EQ(*to_.at(to + data.size()), std::byte{0xEE}) << "written behind the message";
+  }
+  // Rounds of as many messages as may be under way, long and short, dense and not.
+  void many_in_flight(uint32_t rounds) {
+    constexpr size_t kEach = 100'000;
+    for (uint32_t round = 0; round < rounds; ++round) {
+      std::vector<Bytes> data;
+      std::vector<void*> sends, recvs;
+      for (uint32_t i = 0; i < nccl::kMaxRequests; ++i) {
+        data.push_back(pattern(i % 3 == 0 ? 64 : kEach, round * 100 + i, i % 2 == 0));
+        std::copy(data[i].begin(), data[i].end(), from_.at(i * kEach));
+        recvs.push_back(irecv(i * kEach, kEach));
+        sends.push_back(isend(i * kEach, data[i].size()));
+        ASSERT_TRUE(recvs[i] != nullptr && sends[i] != nullptr);
+      }
+      for (size_t i = 0; i < data.size(); ++i) {
+        ASSERT_EQ(finish(sends[i], recvs[i]), static_cast<int>(data[i].size()));
+        ASSERT_TRUE(to_.holds(data[i], i * kEach)) << "message " << i;
+      }
+    }
   }
 
   FakeCounts before_;

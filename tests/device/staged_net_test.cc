@@ -58,22 +58,7 @@ TEST_F(StagedNet, one_end_may_be_host_memory) {
 
 TEST_F(StagedNet, many_in_flight_arrive_in_order) {
   connect();
-  constexpr size_t kEach = 100000;
-  for (uint32_t round = 0; round < 10; ++round) {
-    std::vector<Bytes> data;
-    std::vector<void*> sends, recvs;
-    for (uint32_t i = 0; i < nccl::kMaxRequests; ++i) {
-      data.push_back(pattern(i % 3 == 0 ? 64 : kEach, round * 100 + i, i % 2 == 0));
-      std::copy(data[i].begin(), data[i].end(), from_.at(i * kEach));
-      recvs.push_back(irecv(i * kEach, kEach));
-      sends.push_back(isend(i * kEach, data[i].size()));
-      ASSERT_TRUE(recvs[i] != nullptr && sends[i] != nullptr);
-    }
-    for (size_t i = 0; i < data.size(); ++i) {
-      ASSERT_EQ(finish(sends[i], recvs[i]), static_cast<int>(data[i].size()));
-      ASSERT_TRUE(to_.holds(data[i], i * kEach)) << "message " << i;
-    }
-  }
+  many_in_flight(10);
 }
 
 TEST_F(StagedNet, done_is_after_the_copy_and_nobody_waits_for_it) {

@@ -15,6 +15,9 @@ import tempfile
 import time
 import uuid
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "system"))
+from lab import expect, processes
+
 LIMIT = 150  # seconds: no run here takes longer
 CASES = 16
 CHECK = os.environ["NCCL_CHECK"]
@@ -64,19 +67,7 @@ class Place:
         return {case["case"]: case for case in listed}
 
     def left(self):
-        found = []
-        for entry in pathlib.Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                pass
-        return found
-
-
-def expect(condition, *shown):
-    if not condition:
-        raise AssertionError(" ".join(str(s) for s in shown))
+        return processes(self.mark)
 
 
 def all_ways_are_taken(place):

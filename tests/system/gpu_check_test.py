@@ -17,6 +17,8 @@ import tempfile
 import time
 import uuid
 
+from lab import expect, processes
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "gpu-check.sh"
 LIMIT = 90  # seconds: no run here takes longer
@@ -63,19 +65,7 @@ class Machine:
         return json.loads((self.folder / "out" / "gpu-check.json").read_text(encoding="utf-8"))
 
     def left(self):
-        found = []
-        for entry in pathlib.Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                pass
-        return found
-
-
-def expect(condition, *shown):
-    if not condition:
-        raise AssertionError(" ".join(str(s) for s in shown))
+        return processes(self.mark)
 
 
 def results(done):
