@@ -7,17 +7,18 @@
 #include <atomic>
 
 namespace prunex {
+
+constinit std::atomic<uint32_t> detail::g_forks{0};
+
 namespace {
 
-constinit std::atomic<uint32_t> g_forks{0};
-
-void in_child() { g_forks.fetch_add(1, std::memory_order_relaxed); }
+void in_child() { detail::g_forks.fetch_add(1, std::memory_order_relaxed); }
 
 }  // namespace
 
 uint32_t forks() {
   [[maybe_unused]] static const int kWatched = ::pthread_atfork(nullptr, nullptr, in_child);
-  return g_forks.load(std::memory_order_relaxed);
+  return forks_counted();
 }
 
 Error made_before_fork(const char* what) {

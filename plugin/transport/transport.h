@@ -27,7 +27,13 @@ inline constexpr int kMaxInFlight = 64;  // per connection and direction; more i
 // before the memory itself.
 class Region {
  public:
+  // owner: what its transport knows its own regions by.
+  explicit Region(const void* owner = nullptr) : owner_(owner) {}
   virtual ~Region() = default;
+  [[nodiscard]] const void* owner() const { return owner_; }
+
+ private:
+  const void* owner_;
 };
 
 // Travels with a message from isend() to test() at the other end. Those below concern the

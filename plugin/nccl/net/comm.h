@@ -70,7 +70,7 @@ class NetComm : public Object {
     return link_.transport;
   }
   [[nodiscard]] LaneOfComm& lane() { return lane_; }
-  [[nodiscard]] bool from_before_fork() const { return made_at_ != forks(); }
+  [[nodiscard]] bool from_before_fork() const { return made_at_ != forks_counted(); }
 
  protected:
   // Moves what can be moved.
@@ -142,8 +142,10 @@ class SendComm final : public NetComm {
   };
 
   int pump() override;
+  int advance();                             // posts what can be posted
   bool prepare(Send& send, size_t* budget);  // false: not ready to be posted
   transport::Io post(Send& send);
+  [[nodiscard]] bool is_looked_at(size_t bytes) const;  // for zeros, if its protocol allows it
   void decide(Send& send);
   void find_mask(Send& send);
   void begin_encoding(Send& send);

@@ -42,7 +42,9 @@ int SendComm::isend(void* data, size_t bytes, const Memory* memory, void** reque
   s.lane = memory == nullptr || bytes == 0 ? nullptr : memory->lane();
   s.bytes = bytes;
   s.region = memory == nullptr ? nullptr : memory->region.get();
-  s.protocol = protocol_of(thread_hint(&context()), memory, context().settings->fifo);
+  s.protocol = is_looked_at(bytes)
+                   ? protocol_of(thread_hint(&context()), memory, context().settings->fifo)
+                   : Protocol::unknown;
   s.stage = Stage::undecided;
   s.kind = WireKind::raw;
   s.encoded = {};
@@ -53,15 +55,23 @@ int SendComm::isend(void* data, size_t bytes, const Memory* memory, void** reque
   }
   waiting_.push(&s);
   *request = static_cast<Request*>(&s);
-  return pump();
+  // With nothing else under way there is nothing to reap yet, and a look costs as much as a post.
+  return posted_.empty() ? advance() : pump();
 }
 
 // Prepares and posts in order, hands bytes to the kernel, and frees what is gone.
 int SendComm::pump() {
+  const int status = advance();
+  return status == kSuccess ? reap() : status;
+}
+
+int SendComm::advance() {
   if (const int status = usable(); status != kSuccess) {
     return status;
   }
-  start_on_device();
+  if (!waiting_.empty() && waiting_.front()->lane != nullptr) {
+    start_on_device();
+  }
   size_t budget = kCallBudget;
   while (!waiting_.empty()) {
     Send& s = *waiting_.front();
@@ -81,7 +91,7 @@ int SendComm::pump() {
     waiting_.pop();
     posted_.push(&s);
   }
-  return reap();
+  return kSuccess;
 }
 
 transport::Io SendComm::post(Send& s) {
@@ -149,11 +159,15 @@ bool SendComm::prepare(Send& s, size_t* budget) {
   return s.stage == Stage::ready;
 }
 
+bool SendComm::is_looked_at(size_t bytes) const {
+  return bytes >= kLeastEncoded && bytes <= kMostEncoded &&
+         context().settings->config.net_mode != NetMode::passthrough;
+}
+
 // Raw is `ready`; a message that waits for a side buffer stays `undecided`.
 void SendComm::decide(Send& s) {
   const NetMode mode = context().settings->config.net_mode;
-  const bool looked_at = mode != NetMode::passthrough && s.protocol != Protocol::polled &&
-                         s.bytes >= kLeastEncoded && s.bytes <= kMostEncoded;
+  const bool looked_at = is_looked_at(s.bytes) && s.protocol != Protocol::polled;
   if (looked_at && s.lane == nullptr && encoded_in_flight_ >= kMostEncodedInFlight) {
     return;
   }

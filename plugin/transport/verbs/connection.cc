@@ -130,10 +130,11 @@ std::string VerbsConnection::describe() const {
 
 VerbsConnection::Source VerbsConnection::source_of(const Region* region, const void* data,
                                                    size_t bytes) const {
-  const auto* ours = dynamic_cast<const VerbsRegion*>(region);
-  const bool usable =
-      ours != nullptr && ours->domain == parts_.domain && ours->memory->holds(data, bytes);
-  return usable ? ours->memory : nullptr;
+  if (region == nullptr || region->owner() != parts_.domain.get()) {
+    return nullptr;
+  }
+  const Source& memory = static_cast<const VerbsRegion*>(region)->memory;
+  return memory->holds(data, bytes) ? memory : nullptr;
 }
 
 Io VerbsConnection::test(Ticket ticket, size_t* bytes, Mark* mark) {
@@ -154,8 +155,8 @@ Io VerbsConnection::progress() {
   for (int i = 0; i < kPollsPerCall && !failed_; ++i) {
     const int n = poll_some();
     moved += n;
-    if (n == 0) {
-      break;
+    if (n < static_cast<int>(seen_.size())) {
+      break;  // there was no more
     }
   }
   if (!failed_ && !lost_) {
@@ -204,19 +205,15 @@ int VerbsConnection::poll_some() {
 }
 
 int VerbsConnection::handle_seen(int n) {
-  const std::span<ibv_wc> entries(seen_.data(), static_cast<size_t>(n));
-  for (ibv_wc& entry : entries) {
+  for (ibv_wc& entry : std::span(seen_.data(), static_cast<size_t>(n))) {
     by_number_[lane_of(entry)]->take(entry);
-  }
-  for (const ibv_wc& entry : entries) {
-    if (!by_number_[lane_of(entry)]->refill()) {
-      lose(
-          {Code::system, parts_.rails[rail_of_[lane_of(entry)]].own.device + " has failed", 0, -1});
-    }
-  }
-  for (const ibv_wc& entry : entries) {
     if (!failed_) {
       handle(entry);
+    }
+  }
+  for (const Lane& lane : lanes_) {
+    if (n > 0 && !lane.pair->refill()) {
+      lose({Code::system, parts_.rails[lane.rail].own.device + " has failed", 0, -1});
     }
   }
   moves_ += static_cast<uint64_t>(n);

@@ -38,7 +38,7 @@ class Domain : public std::enable_shared_from_this<Domain> {
 // from the end of its last Region on nothing new finds it: its address may be another's by then.
 struct VerbsRegion final : Region {
   VerbsRegion(std::shared_ptr<Domain> d, std::shared_ptr<const Memory> m)
-      : domain(std::move(d)), memory(std::move(m)) {}
+      : Region(d.get()), domain(std::move(d)), memory(std::move(m)) {}
   ~VerbsRegion() override { domain->remove(*memory); }
   std::shared_ptr<Domain> domain;
   std::shared_ptr<const Memory> memory;

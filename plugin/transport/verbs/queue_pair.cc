@@ -15,6 +15,7 @@ namespace {
 
 constexpr uint8_t kNotReadyForEver = 7;
 constexpr uint8_t kNotReadyTimer = 12;  // 0.64 ms
+constexpr uint32_t kRefillBatch = 16;   // receives that are posted again in one call
 
 uint32_t bounded(uint32_t wanted, int limit) {
   return limit > 0 ? std::min(wanted, static_cast<uint32_t>(limit)) : wanted;
@@ -31,8 +32,10 @@ QueuePair::Depth QueuePair::depth_of(const PortInfo& port, Role role) {
   // Credits and grants of one direction, messages, asks and pieces of the other; or no more than
   // a stripe of every message.
   const uint32_t messages = static_cast<uint32_t>(kMaxInFlight);
-  const Depth wanted = role == Role::records ? Depth{kSendDepth, 4 * messages + 2 * kPieces + 8}
-                                             : Depth{kSendDepth / 2, messages + 8};
+  const uint32_t spare = kRefillBatch + 8;
+  const Depth wanted = role == Role::records
+                           ? Depth{kSendDepth, 4 * messages + 2 * kPieces + spare}
+                           : Depth{kSendDepth / 2, messages + spare};
   return {bounded(wanted.sends, port.max_work_requests),
           bounded(wanted.receives, port.max_work_requests)};
 }
@@ -225,8 +228,11 @@ void QueuePair::take(ibv_wc& entry) {
 }
 
 bool QueuePair::refill() {
-  const uint32_t n = std::exchange(taken_, 0U);
-  return n == 0 || broken_ || post_receives(n) == 0;
+  // A device may give fewer places than were asked for.
+  if (taken_ < std::clamp(depth_.receives / 4, 1U, kRefillBatch) || broken_) {
+    return true;
+  }
+  return post_receives(std::exchange(taken_, 0U)) == 0;
 }
 
 }  // namespace prunex::transport::verbs

@@ -56,7 +56,7 @@ class QueuePair {
   [[nodiscard]] int post(const Write& write);
   // Every completion of this pair comes here, before anything else is done with it.
   void take(ibv_wc& entry);
-  // Posts again the receives that were taken. false: the device failed.
+  // Posts again the receives that were taken, when they are a batch. false: the device failed.
   [[nodiscard]] bool refill();
 
  private:
