@@ -71,6 +71,10 @@ void add_network_options(CLI::App& app, Arguments& a) {
       ->check(whole_number(1, kP2pMaxQueuePairs));
   add_path_option(app, "--plugin", a.spec.plugin,
                   "network plugin of NCCL (libnccl-net-prunex.so, as prunex info finds it)");
+  app.add_option("--network", a.spec.network,
+                 "for comparison, a network of NCCL itself: --plugin is libnccl.so.2 then (as the "
+                 "loader finds it)")
+      ->check(CLI::IsMember({"IB", "Socket"}));
   app.add_option("--api", a.spec.api, "version of its table, 6 to 12; 0: the newest it has")
       ->check([](const std::string& text) {
         const int v = std::atoi(text.c_str());
@@ -143,6 +147,11 @@ Result<> interpret(Arguments& a) {
   if (a.spec.queue_pairs > 0 && a.spec.transport == "socket") {
     return fail(Code::invalid_argument,
                 "--qps is of RDMA, --transport socket has --streams: give one of them");
+  }
+  if (!a.spec.network.empty() && (!a.spec.transport.empty() || !a.spec.mode.empty())) {
+    return fail(Code::invalid_argument,
+                strf("--network %s is NCCL's, --transport and --mode are PruneX's: leave them out",
+                     a.spec.network.c_str()));
   }
   if (a.spec.latency && a.spec.bidirectional) {
     return fail(Code::invalid_argument,

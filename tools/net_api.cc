@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "plugin/nccl/abi/layout.h"
+#include "tools/net_builtin.h"
 
 namespace prunex::tools {
 namespace {
@@ -140,14 +141,39 @@ std::unique_ptr<NetApi> look_up(void* library, int wanted) {
   }
 }
 
+template <int V = kNewestNetApi>
+std::unique_ptr<NetApi> wrap(const BuiltinNet& net) {
+  if (net.api == V) {
+    return std::make_unique<NetApiOf<V>>(static_cast<const Table<V>*>(net.table));
+  }
+  if constexpr (V > kOldestNetApi) {
+    return wrap<V - 1>(net);
+  } else {
+    return nullptr;
+  }
+}
+
 }  // namespace
 
-Result<OpenedNet> open_net(const std::string& path, int api) {
+Result<OpenedNet> open_net(const std::string& path, int api, const std::string& network) {
   OpenedNet out;
   out.path = path;
   out.library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (out.library == nullptr) {
     return fail(Code::system, strf("cannot load the plugin: %s", ::dlerror()));
+  }
+  if (!network.empty()) {
+    const auto builtin = find_builtin(out.library, path, network);
+    if (!builtin) {
+      return tl::unexpected(builtin.error());
+    }
+    if (api != 0 && api != builtin->api) {
+      return fail(Code::unsupported,
+                  strf("network %s of %s has table v%d only; --api 0 takes it", network.c_str(),
+                       path.c_str(), builtin->api));
+    }
+    out.api = wrap(*builtin);
+    return out;
   }
   out.api = look_up<kNewestNetApi>(out.library, api);
   if (out.api == nullptr) {

@@ -56,8 +56,10 @@ struct OpenedNet {
   std::unique_ptr<NetApi> api;
 };
 
-// Loads the file and takes the table of version `api`; 0: the newest there is.
-[[nodiscard]] Result<OpenedNet> open_net(const std::string& path, int api);
+// Loads the file and takes the table of version `api`; 0: the newest there is. `network` other than
+// empty: the file is libnccl, and the network is one of its own (tools/net_builtin.h).
+[[nodiscard]] Result<OpenedNet> open_net(const std::string& path, int api,
+                                         const std::string& network = {});
 
 [[nodiscard]] const char* nccl_result_text(int result);
 [[nodiscard]] Error net_error(const NetApi& api, const char* call, int result);

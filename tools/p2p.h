@@ -34,6 +34,7 @@ struct P2pSpec {
   uint64_t seed = 1;
   int api = 0;            // 0: the newest
   std::string plugin;     // empty: libnccl-net-prunex.so, found as a job would
+  std::string network;    // one of NCCL's own, inside libnccl; empty: the plugin's
   std::string device;     // empty: the first
   std::string mode;       // PRUNEX_NET_MODE; empty: as the environment says
   int streams = 0;        // PRUNEX_STREAMS; 0: as the environment says

@@ -49,6 +49,9 @@ __attribute__((format(printf, 5, 6))) void log_of_plugin(int level, unsigned lon
 }
 
 Result<std::string> find_plugin(const P2pSpec& spec, const Environment& environment) {
+  if (spec.plugin.empty() && !spec.network.empty()) {
+    return std::string("libnccl.so.2");  // where the loader finds it, as programs with NCCL do
+  }
   if (!spec.plugin.empty()) {
     if (auto complete = check_elf_complete(spec.plugin); !complete) {
       return fail(Code::system, spec.plugin + ": " + complete.error().text);
@@ -179,7 +182,7 @@ Result<P2pReport> run_end(const P2pSpec& spec, int rank, const std::string& root
   if (!path) {
     return tl::unexpected(path.error());
   }
-  auto net = open_net(*path, spec.api);
+  auto net = open_net(*path, spec.api, spec.network);
   if (!net) {
     return tl::unexpected(net.error());
   }
