@@ -19,24 +19,33 @@ namespace {
 
 constexpr const char* kWho = "prunex bench p2p";
 
-constexpr const char* kColumns =
+constexpr const char* kFooter =
+    "--op send, as ib_send_bw: the receiving end has as many receives posted as the other end has\n"
+    "messages in flight, looks for each message and posts a receive for the next at once. So NCCL\n"
+    "drives a network. --op write, near to ib_write_bw: it posts 32 receives ahead, all into the\n"
+    "slots of --inflight, and looks for the last of 16 only, then posts 16 more. A network's "
+    "table\n"
+    "has no message without a receive, so that one call per message stays; what was packed is "
+    "still\n"
+    "unpacked. With --latency, receives are posted ahead too: 2 (send) or 32 (write).\n"
+    "\n"
     "The table has perftest's columns and units: MB is 2^20 bytes, Gb 10^9 bits; in JSON and CSV "
     "MB\n"
     "is 10^6 bytes. BW average: all bytes, from the receiving end's start to its last arrival. "
     "With\n"
-    "--op write over RDMA, where a completion says that the other end has the bytes: from the "
-    "first\n"
-    "posting to the last completion, of the sender, as ib_write_bw. BW peak: the best window of\n"
-    "successive messages, 1, 2, 4, ... 1024 of them or the whole run, from the start of the first "
-    "to\n"
-    "the arrival of the last (from its posting to its completion, where those count). A window "
-    "starts\n"
-    "when the receiver last had nothing to take before it posted that receive: what lay ready "
-    "then\n"
-    "counts for none. TCP hides what lies ready, so that there a window has more than 64 MiB, or "
+    "--op write of dense data over RDMA, where a completion says that the other end has the "
+    "bytes:\n"
+    "from the sender's first posting to its last completion, as ib_write_bw's. BW peak: the best\n"
+    "window of successive messages, 1, 2, 4, ... 1024 of them or the whole run, from the start of "
+    "the\n"
+    "first to the arrival of the last (its posting and its completion, where those count). A "
+    "window\n"
+    "starts when the receiver last had nothing to take before it posted that receive, so that "
+    "what\n"
+    "lay ready does not count. TCP hides what lies ready: there a window has more than 64 MiB, or "
     "is\n"
-    "the run. With --density BW is effective, of the messages' bytes, and BW wire of those sent.\n"
-    "Bidirectional: sums of both directions, that of the peaks too.";
+    "the run. With --density, BW is effective, of the messages' bytes, and BW wire of those sent.\n"
+    "--bidirectional: sums of both directions, of their peaks too.";
 
 struct Arguments {
   P2pSpec spec;
@@ -66,14 +75,8 @@ void add_message_options(CLI::App& app, Arguments& a) {
       ->capture_default_str();
   app.add_flag("--latency", a.spec.latency, "one message to and fro; times are halves of that");
   app.add_flag("--bidirectional", a.spec.bidirectional, "both ends send at the same time");
-  app.add_option(
-         "--op", a.op,
-         strf("how the receiving end is driven. send (default), as ib_send_bw: it looks for "
-              "every message and posts a receive for another at once; NCCL drives a "
-              "network so. write, near to ib_write_bw: it posts %d receives ahead, into "
-              "the same slots, and looks for the last of %d only. The network's interface "
-              "has no message without a receive, so that it still posts each of them",
-              kP2pMaxInflight, kP2pWriteBatch))
+  app.add_option("--op", a.op,
+                 "how the receiving end is driven, see below: send (default) or write")
       ->check(CLI::IsMember({"send", "write"}));
   app.add_option("-t,--inflight", a.spec.inflight, "messages that are posted at a time")
       ->check(whole_number(1, kP2pMaxInflight))
@@ -297,7 +300,7 @@ int bench_p2p_command(int argc, char** argv) {
       "is\n"
       "one end. Rank 0 sends and reports.",
       kWho};
-  app.footer(kColumns);
+  app.footer(kFooter);
   add_message_options(app, a);
   add_network_options(app, a);
   if (const auto code = parse_arguments(app, argc, argv)) {
