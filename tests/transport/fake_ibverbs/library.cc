@@ -77,6 +77,9 @@ extern "C" __attribute__((visibility("default"))) long fake_ibverbs_registration
   (void)prunex::transport::fake::api();
   return prunex::transport::fake::g_world->registrations();
 }
+extern "C" __attribute__((visibility("default"))) long fake_ibverbs_writes() {  // of all lengths
+  return static_cast<long>(prunex::transport::fake::g_world->sent().size());
+}
 extern "C" __attribute__((visibility("default"))) long fake_ibverbs_longest() {
   uint64_t longest = 0;
   for (const auto& sent : prunex::transport::fake::g_world->sent()) {
