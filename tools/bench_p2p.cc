@@ -2,6 +2,7 @@
 // `prunex bench p2p`: arguments, and starting or joining its two ends.
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdlib>
 #include <optional>
@@ -18,11 +19,40 @@ namespace {
 
 constexpr const char* kWho = "prunex bench p2p";
 
+constexpr const char* kFooter =
+    "--op send, as ib_send_bw: the receiving end has as many receives posted as the other end has\n"
+    "messages in flight, looks for each message and posts a receive for the next at once. So NCCL\n"
+    "drives a network. --op write, near to ib_write_bw: it posts 32 receives ahead, all into the\n"
+    "slots of --inflight, and looks for the last of 16 only, then posts 16 more. A network's "
+    "table\n"
+    "has no message without a receive, so that one call per message stays; what was packed is "
+    "still\n"
+    "unpacked. With --latency, receives are posted ahead too: 2 (send) or 32 (write).\n"
+    "\n"
+    "The table has perftest's columns and units: MB is 2^20 bytes, Gb 10^9 bits; in JSON and CSV "
+    "MB\n"
+    "is 10^6 bytes. BW average: all bytes, from the receiving end's start to its last arrival. "
+    "With\n"
+    "--op write of dense data over RDMA, where a completion says that the other end has the "
+    "bytes:\n"
+    "from the sender's first posting to its last completion, as ib_write_bw's. BW peak: the best\n"
+    "window of successive messages, 1, 2, 4, ... 1024 of them or the whole run, from the start of "
+    "the\n"
+    "first to the arrival of the last (its posting and its completion, where those count). A "
+    "window\n"
+    "starts when the receiver last had nothing to take before it posted that receive, so that "
+    "what\n"
+    "lay ready does not count. TCP hides what lies ready: there a window has more than 64 MiB, or "
+    "is\n"
+    "the run. With --density, BW is effective, of the messages' bytes, and BW wire of those sent.\n"
+    "--bidirectional: sums of both directions, of their peaks too.";
+
 struct Arguments {
   P2pSpec spec;
-  std::optional<std::string> sizes, min_bytes, max_bytes, run, pattern;
+  std::optional<std::string> sizes, min_bytes, max_bytes, run, pattern, op;
   std::optional<double> density;
   uint64_t factor = 2;
+  int lanes = 0;
   bool all = false, worker = false;
 };
 
@@ -32,7 +62,7 @@ void add_message_options(CLI::App& app, Arguments& a) {
   app.add_option("-b,--min-size", a.min_bytes, "first of a range of sizes, at least 1");
   app.add_option("-e,--max-size", a.max_bytes, "last of the range");
   app.add_option("-f,--factor", a.factor, "from one size to the next")->capture_default_str();
-  app.add_flag("-a,--all", a.all, "all powers of two up to 8M");
+  app.add_flag("-a,--all", a.all, "all powers of two from 2 to 8M");
   auto* iters = app.add_option("-n,--iters", a.spec.iters, "messages of each size")
                     ->check(whole_number(1, uint64_t{1} << 40))
                     ->capture_default_str();
@@ -45,6 +75,9 @@ void add_message_options(CLI::App& app, Arguments& a) {
       ->capture_default_str();
   app.add_flag("--latency", a.spec.latency, "one message to and fro; times are halves of that");
   app.add_flag("--bidirectional", a.spec.bidirectional, "both ends send at the same time");
+  app.add_option("--op", a.op,
+                 "how the receiving end is driven, see below: send (default) or write")
+      ->check(CLI::IsMember({"send", "write"}));
   app.add_option("-t,--inflight", a.spec.inflight, "messages that are posted at a time")
       ->check(whole_number(1, kP2pMaxInflight))
       ->capture_default_str();
@@ -62,12 +95,14 @@ void add_message_options(CLI::App& app, Arguments& a) {
 void add_network_options(CLI::App& app, Arguments& a) {
   app.add_option("--mode", a.spec.mode, "PRUNEX_NET_MODE: auto, compact or passthrough")
       ->check(CLI::IsMember({"auto", "compact", "passthrough"}));
-  app.add_option("-q,--streams", a.spec.streams, "PRUNEX_STREAMS: TCP streams of a connection")
+  app.add_option("--streams", a.spec.streams, "PRUNEX_STREAMS: TCP streams of a connection")
       ->check(whole_number(1, kP2pMaxStreams));
   app.add_option("--transport", a.spec.transport,
                  "PRUNEX_TRANSPORT: socket; verbs (RDMA); auto: verbs where it can be used")
       ->check(CLI::IsMember({"auto", "socket", "verbs"}));
   app.add_option("--qps", a.spec.queue_pairs, "PRUNEX_IB_QPS: RDMA queue pairs of a connection")
+      ->check(whole_number(1, kP2pMaxQueuePairs));
+  app.add_option("-q", a.lanes, "--streams or --qps, whichever the transport has")
       ->check(whole_number(1, kP2pMaxQueuePairs));
   add_path_option(app, "--plugin", a.spec.plugin,
                   "network plugin of NCCL (libnccl-net-prunex.so, as prunex info finds it)");
@@ -98,7 +133,7 @@ Result<std::vector<uint64_t>> sizes_of(const Arguments& a) {
     return parse_sizes(*a.sizes);
   }
   if (a.all) {
-    return size_range(1, uint64_t{8} << 20, 2, 1);
+    return size_range(2, uint64_t{8} << 20, 2, 1);
   }
   if (range) {
     const auto first = parse_size(a.min_bytes ? *a.min_bytes : *a.max_bytes);
@@ -143,10 +178,41 @@ Result<> interpret_pattern(Arguments& a) {
   return {};
 }
 
-Result<> interpret(Arguments& a) {
-  if (a.spec.queue_pairs > 0 && a.spec.transport == "socket") {
+Result<> interpret_lanes(Arguments& a) {
+  P2pSpec& spec = a.spec;
+  if (a.lanes > 0 && (spec.streams > 0 || spec.queue_pairs > 0)) {
+    return fail(Code::invalid_argument,
+                "-q is --streams or --qps, as the transport has them: give one of the three");
+  }
+  if (spec.queue_pairs > 0 && spec.transport == "socket") {
     return fail(Code::invalid_argument,
                 "--qps is of RDMA, --transport socket has --streams: give one of them");
+  }
+  if (spec.streams > 0 && spec.transport == "verbs") {
+    return fail(Code::invalid_argument,
+                "--streams is of TCP, --transport verbs has --qps: give one of them");
+  }
+  spec.streams = std::max(spec.streams, a.lanes);
+  spec.queue_pairs = std::max(spec.queue_pairs, a.lanes);
+  return {};
+}
+
+Result<> interpret_op(Arguments& a) {
+  a.spec.op = a.op && *a.op == "write" ? P2pOp::write : P2pOp::send;
+  if (a.spec.op == P2pOp::write && a.spec.check) {
+    return fail(Code::invalid_argument,
+                "--check does not go with --op write: later messages land on those that nobody has "
+                "looked at yet; --op send checks");
+  }
+  return {};
+}
+
+Result<> interpret(Arguments& a) {
+  if (auto fine = interpret_lanes(a); !fine) {
+    return fine;
+  }
+  if (auto fine = interpret_op(a); !fine) {
+    return fine;
   }
   if (!a.spec.network.empty() && (!a.spec.transport.empty() || !a.spec.mode.empty())) {
     return fail(Code::invalid_argument,
@@ -243,6 +309,7 @@ int bench_p2p_command(int argc, char** argv) {
       "is\n"
       "one end. Rank 0 sends and reports.",
       kWho};
+  app.footer(kFooter);
   add_message_options(app, a);
   add_network_options(app, a);
   if (const auto code = parse_arguments(app, argc, argv)) {

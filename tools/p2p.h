@@ -13,10 +13,20 @@
 namespace prunex::tools {
 
 inline constexpr double kP2pWarmupCapSeconds = 2;
-inline constexpr int kP2pMaxInflight = 32;            // NCCL's own limit per connection
+inline constexpr int kP2pMaxInflight = 32;  // NCCL's own limit per connection
+inline constexpr int kP2pWriteBatch = 16;   // receives that write posts at a time
+// Shorter windows say little of a link whose ends hold megabytes for whoever reads late, as TCP's.
+inline constexpr uint64_t kP2pPeakBytes = uint64_t{64} << 20;
 inline constexpr int kP2pMaxStreams = 64;             // of PRUNEX_STREAMS
-inline constexpr int kP2pMaxQueuePairs = 128;         // of PRUNEX_IB_QPS
+inline constexpr int kP2pMaxQueuePairs = 16;          // that a connection makes
 inline constexpr const char* kOwnNetwork = "PRUNEX";  // PruneX's name in its tables
+
+// How the receiving end is driven.
+enum class P2pOp : uint8_t {
+  send = 0,  // looks for every message, and posts a receive for another one at once
+  write,     // kP2pMaxInflight receives posted ahead, looked after kP2pWriteBatch at a time
+};
+[[nodiscard]] const char* name_of(P2pOp op);
 
 enum class P2pPattern : uint8_t { dense = 0, blocks, mask };
 [[nodiscard]] const char* name_of(P2pPattern pattern);
@@ -27,6 +37,7 @@ struct P2pSpec {
   double duration_s = 0;  // above 0: this long instead of `iters`
   uint64_t warmup = 100;
   bool latency = false, bidirectional = false, check = false;
+  P2pOp op = P2pOp::send;
   int inflight = 8;
   P2pPattern pattern = P2pPattern::dense;
   double density = 1;
@@ -42,6 +53,12 @@ struct P2pSpec {
   int queue_pairs = 0;    // PRUNEX_IB_QPS; 0: as the environment says
   bool gbits = false;     // the table in Gbit/s
   std::string json, csv;  // empty: none; "-": stdout
+
+  [[nodiscard]] int slots() const { return latency ? 2 : inflight; }  // messages side by side
+  [[nodiscard]] int receives() const {                                // posted at a time
+    return op == P2pOp::write ? kP2pMaxInflight : slots();
+  }
+  [[nodiscard]] int batch() const { return op == P2pOp::write ? kP2pWriteBatch : 1; }
 };
 // What both ends must have in common.
 [[nodiscard]] std::string common_text(const P2pSpec& spec);
@@ -56,6 +73,7 @@ struct P2pPart {  // what one end sends, or all of it
   uint64_t bytes = 0;  // of all iterations
   double seconds = 0;
   double average_MBps = 0;        // of logical bytes; MB = 10^6
+  double peak_MBps = 0;           // of the best window; 0: a ping-pong, which has none
   Histogram time;                 // see the report's "time_is"
   std::optional<P2pKinds> kinds;  // none: the plugin is not PruneX's
   uint64_t pack_ns = 0, unpack_ns = 0;
@@ -74,11 +92,12 @@ struct P2pReport {
   std::string release, peer_release, plugin, network, device;
   int api = 0;
   double connect_us = 0, peer_connect_us = 0;
-  std::string mode;       // in force; empty: not known
-  int streams = 0;        // in force; 0: automatic
-  std::string transport;  // "socket", "verbs"; empty: the network is not PruneX's
-  int queue_pairs = 0;    // in force; of this end, the larger of both counts
-  LinkFacts link;         // pacing is PruneX's: another plugin has none
+  std::string mode;           // in force; empty: not known
+  int streams = 0;            // in force; 0: automatic
+  std::string transport;      // "socket", "verbs"; empty: the network is not PruneX's
+  int queue_pairs = 0;        // in force; of this end, the larger of both counts
+  bool sender_clock = false;  // bandwidth is by the sender's times
+  LinkFacts link;             // pacing is PruneX's: another plugin has none
   std::vector<P2pRow> rows;
 };
 

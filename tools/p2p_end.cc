@@ -90,18 +90,18 @@ Result<> fits_device(const P2pSpec& spec, const NetDevice& device) {
           strf("size %llu is more than device %s takes in one message, %zu bytes",
                static_cast<unsigned long long>(bytes), device.name.c_str(), device.max_message));
     }
-    if (bytes > kMostBuffers / static_cast<uint64_t>(spec.inflight)) {
+    if (bytes > kMostBuffers / static_cast<uint64_t>(spec.slots())) {
       return fail(Code::invalid_argument,
                   strf("%d messages of %llu bytes in flight are more than 8 GiB; --inflight 1 "
                        "takes less",
-                       spec.inflight, static_cast<unsigned long long>(bytes)));
+                       spec.slots(), static_cast<unsigned long long>(bytes)));
     }
   }
   return {};
 }
 
-Result<> describe(P2pReport& report, const OpenedNet& net, const P2pLink& link, P2pPeer& peer,
-                  const Environment& environment) {
+Result<> describe(const P2pSpec& spec, P2pReport& report, const OpenedNet& net, const P2pLink& link,
+                  P2pPeer& peer, const Environment& environment) {
   report.release = own_p2p_hello().release;
   report.peer_release = peer.release();
   report.plugin = net.path;
@@ -109,6 +109,7 @@ Result<> describe(P2pReport& report, const OpenedNet& net, const P2pLink& link, 
   report.api = net.api->version();
   report.device = link.device().name;
   report.transport = link.transport();
+  report.sender_clock = sender_clock(spec, link.transport());
   report.connect_us = link.connect_us();
   const auto theirs = peer.exchange(strf("%.3f", link.connect_us()));
   if (!theirs) {
@@ -120,7 +121,7 @@ Result<> describe(P2pReport& report, const OpenedNet& net, const P2pLink& link, 
   report.link.netlab_rate = environment.lookup("NETLAB_RATE").value_or("");
   if (const auto loaded = load_config(environment)) {
     report.streams = loaded->config.streams;
-    report.queue_pairs = loaded->config.ib.queue_pairs;
+    report.queue_pairs = std::min(loaded->config.ib.queue_pairs, kP2pMaxQueuePairs);
     for (const ConfigValue& value : loaded->values) {
       if (value.name == "PRUNEX_NET_MODE") {
         report.mode = value.value;
@@ -157,7 +158,7 @@ Result<P2pReport> measure_all(const P2pSpec& spec, int rank, const Config& confi
   if (auto fits = fits_device(spec, link->device()); !fits) {
     return tl::unexpected(fits.error());
   }
-  if (auto described = describe(report, net, *link, peer, environment); !described) {
+  if (auto described = describe(spec, report, net, *link, peer, environment); !described) {
     return tl::unexpected(described.error());
   }
   const PluginLibrary library(net.library);

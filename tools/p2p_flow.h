@@ -18,8 +18,19 @@ struct FlowEnd {
   void* comm = nullptr;
   void* mr = nullptr;
   P2pSlots* slots = nullptr;
-  int inflight = 1;
+  int slot_count = 1;
+  int inflight = 1;     // sends that are posted at a time
+  int receives = 1;     // receives that are; they may share slots
+  int batch = 1;        // of which so many are looked after together
+  uint64_t window = 1;  // messages at least, for the peak of what arrives
   bool check = false;
+
+  [[nodiscard]] std::byte* slot(uint64_t message) const { return slots->slot(message, slot_count); }
+  // Empty messages behind so many: the receives that are posted then, and to a whole batch.
+  [[nodiscard]] uint64_t empties(uint64_t messages) const {
+    const auto least = static_cast<uint64_t>(receives), step = static_cast<uint64_t>(batch);
+    return least + (step - (messages + least) % step) % step;
+  }
 };
 
 class SendFlow {
@@ -30,7 +41,11 @@ class SendFlow {
   [[nodiscard]] Result<bool> step();
   [[nodiscard]] bool done() const { return ending_ && completed_ == posted_ && empties_ == 0; }
   [[nodiscard]] uint64_t messages() const { return messages_; }
+  [[nodiscard]] uint64_t ended() const { return end_.empties(messages_); }  // once it is done
   [[nodiscard]] const Histogram& time() const { return time_; }  // from posting to completion
+  // From the first posting to the last completion.
+  [[nodiscard]] double seconds() const { return static_cast<double>(last_ns_ - first_ns_) * 1e-9; }
+  [[nodiscard]] double peak_per_second() const { return peak_.per_second(); }
 
  private:
   [[nodiscard]] Result<bool> post();
@@ -41,7 +56,7 @@ class SendFlow {
   uint64_t iters_ = 0;
   int64_t until_ns_ = 0;
   uint64_t posted_ = 0, completed_ = 0, messages_ = 0;
-  int empties_ = 0;  // still to be sent
+  uint64_t empties_ = 0;  // still to be sent
   bool ending_ = false;
   struct Slot {
     void* request = nullptr;
@@ -49,7 +64,9 @@ class SendFlow {
     bool empty = false;
   };
   std::array<Slot, kP2pMaxInflight> slots_{};
+  int64_t first_ns_ = 0, last_ns_ = 0;
   Histogram time_;
+  PeakRate peak_;
 };
 
 class RecvFlow {
@@ -57,21 +74,35 @@ class RecvFlow {
   // expected: null, or the sender's messages, to check every byte.
   void start(const FlowEnd& end, P2pSlots* expected);
   [[nodiscard]] Result<bool> step();
-  [[nodiscard]] bool done() const { return empties_ == end_.inflight; }
+  [[nodiscard]] bool done() const { return empties_ > 0 && empties_ == end_.empties(messages_); }
   [[nodiscard]] uint64_t messages() const { return messages_; }
   [[nodiscard]] uint64_t errors() const { return errors_; }
   [[nodiscard]] double seconds() const;  // from the start to the last message
+  [[nodiscard]] double peak_per_second() const { return peak_.per_second(); }
 
  private:
+  struct Slot {
+    void* request = nullptr;
+    int64_t since_ns = 0;  // all that had come before had been taken then
+    int bytes = -1;        // -1: not here yet
+  };
+  [[nodiscard]] Slot& slot_of(uint64_t message) {
+    return slots_[message % static_cast<uint64_t>(end_.receives)];
+  }
   [[nodiscard]] Result<bool> post();
-  [[nodiscard]] Result<> arrived(size_t bytes);
+  [[nodiscard]] Result<bool> look(uint64_t message);  // has it come?
+  [[nodiscard]] Result<bool> take();
+  [[nodiscard]] Result<> arrived(const Slot& slot, int64_t now);
 
   FlowEnd end_;
   P2pSlots* expected_ = nullptr;
   uint64_t posted_ = 0, completed_ = 0, messages_ = 0, errors_ = 0;
-  int empties_ = 0;
+  uint64_t empties_ = 0;
   int64_t start_ns_ = 0, last_ns_ = 0;
-  std::array<void*, kP2pMaxInflight> requests_{};
+  int64_t since_ns_ = 0;  // when all that had come was taken
+  bool fresh_ = false;    // something has come since then
+  std::array<Slot, kP2pMaxInflight> slots_{};
+  PeakRate peak_;
 };
 
 }  // namespace prunex::tools

@@ -5,12 +5,11 @@
 #include <time.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "plugin/base/clock.h"
-#include "plugin/base/wire.h"
 #include "tools/p2p_flow.h"
 #include "tools/p2p_ping.h"
+#include "tools/p2p_result.h"
 
 namespace prunex::tools {
 namespace {
@@ -22,52 +21,6 @@ constexpr int kIdleLooks = 16;  // polls without result before the processor is 
 // ib_write_bw does not poll at all.)
 constexpr int64_t kNapAfterNs = 50'000;
 constexpr int64_t kNapPart = 4;
-
-// What one end knows of a run; the other end gets it over the peer's connection.
-struct EndResult {
-  uint64_t sent = 0, received = 0, warmup_done = 0, errors = 0;
-  uint64_t ended = 0;  // empty messages that this end has sent to end the run; stays here
-  double receive_seconds = 0, density = 1;
-  Histogram time;
-  bool has_kinds = false;
-  P2pKinds kinds;  // sent
-  uint64_t pack_ns = 0, unpack_ns = 0;
-};
-
-std::string encode(const EndResult& r) {
-  WireAppender out;
-  for (const uint64_t v :
-       {r.sent, r.received, r.warmup_done, r.errors, std::bit_cast<uint64_t>(r.receive_seconds),
-        std::bit_cast<uint64_t>(r.density), uint64_t{r.has_kinds}, r.pack_ns, r.unpack_ns}) {
-    out.put(v);
-  }
-  for (size_t i = 0; i < 3; ++i) {
-    out.put(r.kinds.messages[i]);
-    out.put(r.kinds.logical[i]);
-    out.put(r.kinds.wire[i]);
-  }
-  r.time.encode(out);
-  return out.take();
-}
-
-bool decode(std::string_view bytes, EndResult& r) {
-  WireReader in(bytes);
-  r.sent = in.get<uint64_t>();
-  r.received = in.get<uint64_t>();
-  r.warmup_done = in.get<uint64_t>();
-  r.errors = in.get<uint64_t>();
-  r.receive_seconds = std::bit_cast<double>(in.get<uint64_t>());
-  r.density = std::bit_cast<double>(in.get<uint64_t>());
-  r.has_kinds = in.get<uint64_t>() != 0;
-  r.pack_ns = in.get<uint64_t>();
-  r.unpack_ns = in.get<uint64_t>();
-  for (size_t i = 0; i < 3; ++i) {
-    r.kinds.messages[i] = in.get<uint64_t>();
-    r.kinds.logical[i] = in.get<uint64_t>();
-    r.kinds.wire[i] = in.get<uint64_t>();
-  }
-  return r.time.decode(in) && in.left() == 0;
-}
 
 // Buffers of one size, and what was registered for them.
 struct Buffers {
@@ -90,7 +43,7 @@ struct Buffers {
   Buffers& operator=(const Buffers&) = delete;
 
   Result<> make(uint64_t bytes) {
-    const int slots = s.spec.inflight;
+    const int slots = s.spec.slots();
     for (P2pSlots* one : {&send, &recv, &expected}) {
       if (one == &expected && !s.spec.check) {
         continue;
@@ -121,11 +74,25 @@ struct Buffers {
     const int r = api.reg_mr(s.link.recv_comm(), recv.buffer.data(), recv.buffer.size(), &recv_mr);
     return r == 0 ? Result<>() : tl::unexpected(net_error(api, "regMr", r));
   }
-  FlowEnd sender() {
-    return {&s.link.api(), s.link.send_comm(), send_mr, &send, s.spec.inflight, s.spec.check};
-  }
-  FlowEnd receiver() {
-    return {&s.link.api(), s.link.recv_comm(), recv_mr, &recv, s.spec.inflight, s.spec.check};
+  FlowEnd sender() { return end_of(s.link.send_comm(), send_mr, &send); }
+  FlowEnd receiver() { return end_of(s.link.recv_comm(), recv_mr, &recv); }
+
+ private:
+  FlowEnd end_of(void* comm, void* mr, P2pSlots* slots) {
+    FlowEnd end;
+    end.api = &s.link.api();
+    end.comm = comm;
+    end.mr = mr;
+    end.slots = slots;
+    end.slot_count = s.spec.slots();
+    end.inflight = s.spec.inflight;
+    end.receives = s.spec.receives();
+    end.batch = s.spec.batch();
+    if (s.link.transport() != "verbs") {
+      end.window = kP2pPeakBytes / slots->bytes + 1;
+    }
+    end.check = s.spec.check;
+    return end;
   }
 };
 
@@ -137,7 +104,7 @@ struct Limits {
 class Idling {
  public:
   explicit Idling(const P2pSession& s)
-      : naps_(s.link.transport() == "verbs" && s.spec.inflight > 1 &&
+      : naps_(s.link.transport() == "verbs" && s.spec.receives() > 1 &&
               s.spec.pattern == P2pPattern::dense),  // else its calls pack and unpack
         stall_(s.peer) {}
   void moved() {
@@ -219,12 +186,15 @@ Result<> stream(const P2pSession& s, Buffers& b, const Limits& limits, EndResult
     return done;
   }
   r.sent = sends ? out.messages() : 0;
-  r.ended = sends ? static_cast<uint64_t>(s.spec.inflight) : 0;
+  r.ended = sends ? out.ended() : 0;
   r.time = out.time();
+  r.send_seconds = sends ? out.seconds() : 0;
+  r.send_peak = out.peak_per_second();
   r.received = receives ? in.messages() : 0;
   r.errors += receives ? in.errors() : 0;
   if (receives) {
     r.receive_seconds = in.seconds();
+    r.receive_peak = in.peak_per_second();
   }
   return {};
 }
@@ -241,7 +211,7 @@ Result<> once(const P2pSession& s, Buffers& b, const Limits& limits, EndResult& 
     return done;
   }
   r.sent = r.received = ping.messages();
-  r.ended = s.rank == 0 ? 1 : 0;
+  r.ended = ping.ended();
   r.errors += ping.errors();
   r.receive_seconds = ping.seconds();
   r.time = ping.time();
@@ -261,52 +231,12 @@ void count_kinds(const prunex_net_stats_t& a, const prunex_net_stats_t& z, EndRe
   r.unpack_ns = z.unpack_ns - a.unpack_ns;
 }
 
-P2pPart part_of(const P2pSpec& spec, const EndResult& sender, const EndResult& receiver,
-                uint64_t bytes) {
-  P2pPart p;
-  p.iterations = receiver.received;
-  p.warmup_done = sender.warmup_done;
-  p.bytes = receiver.received * bytes;
-  p.seconds = receiver.receive_seconds;
-  p.average_MBps = p.seconds > 0 ? static_cast<double>(p.bytes) / p.seconds * 1e-6 : 0;
-  p.time = sender.time;
-  if (sender.has_kinds) {
-    p.kinds = sender.kinds;
-  }
-  p.pack_ns = sender.pack_ns;
-  p.unpack_ns = receiver.unpack_ns;
-  p.density = sender.density;
-  if (spec.check) {
-    p.errors = receiver.errors;
-  }
-  return p;
-}
-
-P2pPart sum_of(const P2pPart& a, const P2pPart& b) {
-  P2pPart s = a;
-  s.iterations += b.iterations;
-  s.warmup_done += b.warmup_done;
-  s.bytes += b.bytes;
-  s.seconds = std::max(a.seconds, b.seconds);
-  s.average_MBps = s.seconds > 0 ? static_cast<double>(s.bytes) / s.seconds * 1e-6 : 0;
-  s.time.add(b.time);
-  if (s.kinds && b.kinds) {
-    for (size_t i = 0; i < 3; ++i) {
-      s.kinds->messages[i] += b.kinds->messages[i];
-      s.kinds->logical[i] += b.kinds->logical[i];
-      s.kinds->wire[i] += b.kinds->wire[i];
-    }
-  }
-  s.pack_ns += b.pack_ns;
-  s.unpack_ns += b.unpack_ns;
-  s.density = (a.density + b.density) / 2;
-  if (s.errors && b.errors) {
-    *s.errors += *b.errors;
-  }
-  return s;
-}
-
 }  // namespace
+
+bool sender_clock(const P2pSpec& spec, const std::string& transport) {
+  return spec.op == P2pOp::write && !spec.latency && spec.pattern == P2pPattern::dense &&
+         transport == "verbs";
+}
 
 Result<P2pRow> measure_p2p(const P2pSession& s, uint64_t bytes) {
   Buffers b(s);
@@ -341,10 +271,11 @@ Result<P2pRow> measure_p2p(const P2pSession& s, uint64_t bytes) {
   }
   P2pRow row;
   row.bytes = bytes;
-  row.local = part_of(s.spec, mine, theirs, bytes);
+  const bool by_sender = sender_clock(s.spec, s.link.transport());
+  row.local = part_of(s.spec, mine, theirs, bytes, by_sender);
   row.sum = row.local;
   if (s.spec.bidirectional) {
-    row.remote = part_of(s.spec, theirs, mine, bytes);
+    row.remote = part_of(s.spec, theirs, mine, bytes, by_sender);
     row.sum = sum_of(row.local, *row.remote);
   }
   return row;

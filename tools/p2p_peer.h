@@ -11,7 +11,7 @@
 
 namespace prunex::tools {
 
-inline constexpr uint32_t kP2pProtocol = 2;
+inline constexpr uint32_t kP2pProtocol = 3;
 inline constexpr double kP2pHelloSeconds = 3;  // from a connection to its hello
 
 struct P2pHello {

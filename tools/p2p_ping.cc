@@ -31,28 +31,41 @@ Result<> Stall::check() {
   return {};
 }
 
-Result<> PingPong::post_receive() {
-  std::byte* const data = recv_.slots->slot(0, 1);
-  if (recv_.check) {
-    std::memset(data, 0xA5, recv_.slots->bytes);
-  }
-  Stall stall(s_.peer);
-  while (receiving_ == nullptr) {
-    if (const int r = recv_.api->irecv(recv_.comm, data, recv_.slots->bytes, recv_.mr, &receiving_);
-        r != 0) {
-      return tl::unexpected(net_error(*recv_.api, "irecv", r));
-    }
-    if (auto fine = receiving_ == nullptr ? stall.check() : Result<>(); !fine) {
-      return fine;
+Result<> PingPong::post_receives() {
+  while (posted_ < posted_behind(messages_)) {
+    if (auto posted = post_receive(); !posted) {
+      return posted;
     }
   }
   return {};
 }
 
+Result<> PingPong::post_receive() {
+  std::byte* const data = recv_.slot(posted_);
+  if (recv_.check) {
+    std::memset(data, 0xA5, recv_.slots->bytes);
+  }
+  void*& request = receiving(posted_);
+  Stall stall(s_.peer);
+  while (request == nullptr) {
+    if (const int r = recv_.api->irecv(recv_.comm, data, recv_.slots->bytes, recv_.mr, &request);
+        r != 0) {
+      return tl::unexpected(net_error(*recv_.api, "irecv", r));
+    }
+    if (auto fine = request == nullptr ? stall.check() : Result<>(); !fine) {
+      return fine;
+    }
+  }
+  ++posted_;
+  return {};
+}
+
+// A message has the number of those before it in its direction.
 Result<> PingPong::post_send(size_t bytes) {
-  std::byte* const data = send_.slots->slot(0, 1);
+  const uint64_t number = s_.rank == 0 ? messages_ : messages_ - 1;
+  std::byte* const data = send_.slot(number);
   if (send_.check && bytes > 0) {
-    stamp(data, bytes, messages_);
+    stamp(data, bytes, number);
   }
   Stall stall(s_.peer);
   while (sending_ == nullptr) {
@@ -87,32 +100,60 @@ Result<> PingPong::finish(void** request, int* bytes) {
   }
 }
 
+Result<> PingPong::finish_receive(int* bytes) {
+  auto done = finish(&receiving(received_), bytes);
+  received_ += done ? 1 : 0;
+  return done;
+}
+
 Result<> PingPong::take(int bytes) {
   if (static_cast<size_t>(bytes) != recv_.slots->bytes) {
     return fail(Code::internal,
                 strf("a message has %d bytes instead of %zu", bytes, recv_.slots->bytes));
   }
   if (expected_ != nullptr) {
-    errors_ +=
-        wrong_bytes(recv_.slots->slot(0, 1), expected_->slot(0, 1), recv_.slots->bytes, messages_);
+    errors_ += wrong_bytes(recv_.slot(messages_), expected_->slot(messages_, recv_.slot_count),
+                           recv_.slots->bytes, messages_);
   }
   ++messages_;
   return {};
 }
 
+Result<> PingPong::end_sending(uint64_t empties) {
+  Result<> done;
+  for (; done && ended_ < empties; ++ended_) {
+    done = post_send(0);
+    done = done ? finish(&sending_, nullptr) : done;
+  }
+  return done;
+}
+
+Result<> PingPong::end_receiving() {
+  Result<> done;
+  while (done && received_ < posted_) {
+    int bytes = 0;
+    done = finish_receive(&bytes);
+    if (done && bytes != 0) {
+      done = fail(Code::internal, strf("a message of %d bytes has come after the last", bytes));
+    }
+  }
+  return done;
+}
+
 Result<> PingPong::serve(uint64_t iters, double seconds) {
+  if (auto posted = post_receives(); !posted) {
+    return posted;
+  }
   const int64_t begin = now_ns();
   const Deadline deadline = Deadline::after(seconds);
   int64_t last = begin;
   while (messages_ < iters && (seconds <= 0 || last < deadline.at_ns())) {
-    if (auto posted = post_receive(); !posted) {
-      return posted;
-    }
     const int64_t from = now_ns();
     int bytes = 0;
     auto done = post_send(send_.slots->bytes);
+    done = done ? post_receives() : done;
     done = done ? finish(&sending_, nullptr) : done;
-    done = done ? finish(&receiving_, &bytes) : done;
+    done = done ? finish_receive(&bytes) : done;
     if (!done) {
       return done;
     }
@@ -123,32 +164,28 @@ Result<> PingPong::serve(uint64_t iters, double seconds) {
     }
   }
   seconds_ = static_cast<double>(last - begin) * 1e-9;
-  auto ended = post_send(0);
-  return ended ? finish(&sending_, nullptr) : ended;
+  auto ended = end_sending(posted_behind(messages_) - messages_);
+  return ended ? end_receiving() : ended;
 }
 
 Result<> PingPong::answer() {
   const int64_t begin = now_ns();
-  for (;;) {
+  auto done = post_receives();
+  while (done) {
     int bytes = 0;
-    auto done = post_receive();
-    done = done ? finish(&receiving_, &bytes) : done;
+    done = finish_receive(&bytes);
     if (!done || bytes == 0) {
-      return done;
+      break;
     }
     seconds_ = static_cast<double>(now_ns() - begin) * 1e-9;
-    const uint64_t number = messages_;
-    if (auto fine = take(bytes); !fine) {
-      return fine;
-    }
-    messages_ = number;  // its answer has the same number
-    done = post_send(send_.slots->bytes);
-    messages_ = number + 1;
+    done = take(bytes);
+    done = done ? post_send(send_.slots->bytes) : done;
+    done = done ? post_receives() : done;
     done = done ? finish(&sending_, nullptr) : done;
-    if (!done) {
-      return done;
-    }
   }
+  done = done ? end_receiving() : done;
+  // Rank 0 has topped up its own before its last message, not behind it.
+  return done ? end_sending(posted_behind(messages_ > 0 ? messages_ - 1 : 0) - messages_) : done;
 }
 
 }  // namespace prunex::tools

@@ -101,4 +101,34 @@ bool Histogram::decode(WireReader& in) {
   return in.ok();
 }
 
+void PeakRate::add(int64_t start_ns, int64_t end_ns) {
+  if (count_ == 0) {
+    first_ns_ = start_ns;
+  }
+  last_ns_ = end_ns;
+  starts_[count_ % kRing] = start_ns;
+  ++count_;
+  for (size_t i = 0; i < kLengths && (uint64_t{1} << i) <= count_; ++i) {
+    const int64_t span = end_ns - starts_[(count_ - (uint64_t{1} << i)) % kRing];
+    if (shortest_[i] == 0 || span < shortest_[i]) {
+      shortest_[i] = std::max<int64_t>(span, 1);
+    }
+  }
+}
+
+double PeakRate::per_second() const {
+  if (count_ == 0) {
+    return 0;
+  }
+  double best =
+      static_cast<double>(count_) / static_cast<double>(std::max<int64_t>(last_ns_ - first_ns_, 1));
+  for (size_t i = 0; i < kLengths; ++i) {
+    if (shortest_[i] != 0 && (uint64_t{1} << i) >= least_) {
+      best =
+          std::max(best, static_cast<double>(uint64_t{1} << i) / static_cast<double>(shortest_[i]));
+    }
+  }
+  return best * 1e9;
+}
+
 }  // namespace prunex::tools

@@ -39,4 +39,23 @@ class Histogram {
   double sum_ = 0, squares_ = 0;  // of nanoseconds
 };
 
+// The best rate of a run. As perftest's "BW peak": of all windows of successive messages, from the
+// start of the first to the end of the last, the one with most messages per time. The run as a
+// whole is a window, and so are 1, 2, 4, ... 1024 messages, wherever they begin, but for those that
+// are fewer than `least`.
+class PeakRate {
+ public:
+  explicit PeakRate(uint64_t least = 1) : least_(least) {}
+  void add(int64_t start_ns, int64_t end_ns);  // of each message, in their order
+  [[nodiscard]] double per_second() const;     // messages; 0: there were none
+
+ private:
+  static constexpr size_t kLengths = 11;
+  static constexpr size_t kRing = size_t{1} << (kLengths - 1);
+  std::array<int64_t, kRing> starts_{};
+  std::array<int64_t, kLengths> shortest_{};  // ns that a window of 2^i messages took
+  uint64_t least_, count_ = 0;
+  int64_t first_ns_ = 0, last_ns_ = 0;
+};
+
 }  // namespace prunex::tools

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which network leaders talk over: as pure functions, and in communicators on a libibverbs that is
 // made of tests (LD_LIBRARY_PATH leads to it).
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <barrier>
 
 #include "plugin/collective/networks.h"
 #include "tests/collective/cluster.h"
@@ -12,6 +15,8 @@ namespace {
 
 using collective::CallSpec;
 using collective::Comm;
+using collective::Contract;
+using collective::MaskedLayout;
 using testing::HasSubstr;
 
 topo::RankFacts facts_of(int rank, const std::string& node, bool rdma) {
@@ -85,6 +90,86 @@ void sums(Comm& comm, int rank, const char* transport) {
 
 TEST(Networks, communicators_on_rdma) {
   run_ranks(nodes_of({2, 1}), [](Comm& comm, int rank) { sums(comm, rank, "verbs"); });
+}
+
+// The fake's own count.
+long fake_count(const char* name) {
+  void* library = ::dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
+  auto* count = library == nullptr ? nullptr : reinterpret_cast<long (*)()>(dlsym(library, name));
+  EXPECT_NE(count, nullptr) << name;
+  return count == nullptr ? -1 : count();
+}
+
+// Every fourth element in place, over more than one chunk.
+std::shared_ptr<const MaskedLayout> sparse(uint64_t count) {
+  std::vector<uint8_t> cells(count);
+  for (size_t i = 0; i < count; i += 4) {
+    cells[i] = 1;
+  }
+  MaskSpec spec;
+  spec.kind = MaskKind::bytes;
+  spec.ndim = 1;
+  spec.sizes[0] = static_cast<int64_t>(count);
+  spec.cells = cells;
+  auto compiled = compile(spec);
+  auto mask = std::make_shared<const CompiledMask>(*std::move(compiled));
+  auto layout = make_layout({Segment{0, count, mask, "weight"}}, count);
+  return std::make_shared<const MaskedLayout>(
+      collective::make_masked_layout(*std::move(layout), {Contract::project}));
+}
+
+// One call of each kind on the same buffers.
+void reduce_all(Comm& comm, std::vector<float>& in, std::vector<float>& out,
+                const std::shared_ptr<const MaskedLayout>& masked) {
+  for (const auto& layout : {std::shared_ptr<const MaskedLayout>(), masked}) {
+    for (const size_t count : {size_t{1000}, in.size()}) {
+      if (layout != nullptr && count != in.size()) {
+        continue;
+      }
+      std::fill(in.begin(), in.end(), 1.0F);
+      for (float* to : {out.data(), in.data()}) {  // in place last
+        CallSpec call;
+        call.send = in.data();
+        call.recv = to;
+        call.count = count;
+        call.masked = layout;
+        const auto done = comm.all_reduce(call);
+        ASSERT_TRUE(done) << done.error().text;
+        ASSERT_EQ(to[count / 4 * 4 - 4], 3.0F);
+      }
+    }
+  }
+}
+
+// What is sent and received between nodes lies in memory that was registered before.
+TEST(Networks, calls_on_the_same_buffers_register_nothing) {
+  constexpr int kRanks = 3;
+  std::barrier all(kRanks);
+  run_ranks(nodes_of({2, 1}), [&](Comm& comm, int) {
+    ASSERT_EQ(comm.transport(), "verbs");
+    std::vector<float> in(size_t{1} << 20), out(in.size());
+    const auto masked = sparse(in.size());
+    reduce_all(comm, in, out, masked);  // what is made at first use is made
+    all.arrive_and_wait();
+    const long registered = fake_count("fake_ibverbs_registrations");
+    const long alive = fake_count("fake_ibverbs_regions"),
+               writes = fake_count("fake_ibverbs_writes");
+    EXPECT_GT(alive, 0);
+    all.arrive_and_wait();
+    for (int i = 0; i < 20; ++i) {
+      reduce_all(comm, in, out, masked);
+    }
+    all.arrive_and_wait();
+    EXPECT_GT(fake_count("fake_ibverbs_writes"), writes);
+    EXPECT_EQ(fake_count("fake_ibverbs_registrations"), registered);
+    EXPECT_EQ(fake_count("fake_ibverbs_regions"), alive) << "nothing was given back either";
+    all.arrive_and_wait();
+    EXPECT_GT(comm.stats().calls_compact, 0U);
+  });
+  EXPECT_EQ(fake_count("fake_ibverbs_regions"), 0);
+  // What has to be copied goes in pieces of 32 KiB at most.
+  EXPECT_GT(fake_count("fake_ibverbs_longest"), 32 << 10);
+  EXPECT_EQ(fake_count("fake_ibverbs_pieces"), 0);
 }
 
 TEST(Networks, one_rank_without_rdma_is_tcp_for_all) {

@@ -111,16 +111,16 @@ def case_G11_another_protocol():
     out, err = end.communicate(timeout=LIMIT)
     expect(time.monotonic() - begin < 5 and end.returncode not in (0, None), end.returncode, err)
     mine = document_release()
-    expect(out == "" and "9.8.7" in err and "protocol 77" in err and mine in err and "protocol 2" in err, err)
+    expect(out == "" and "9.8.7" in err and "protocol 77" in err and mine in err and "protocol 3" in err, err)
     # The other end can say the same: it has got a hello too.
     magic, protocol, length = struct.unpack_from("<III", heard)
-    expect(magic == 0x50325850 and protocol == 2 and heard[12:12 + length].decode() == mine, heard)
+    expect(magic == 0x50325850 and protocol == 3 and heard[12:12 + length].decode() == mine, heard)
 
 
 def case_G11_another_release():
     port = free_port()
     end = end_of_rank(0, port)
-    speak(port, hello(2, b"0.0.1"))
+    speak(port, hello(3, b"0.0.1"))
     out, err = end.communicate(timeout=LIMIT)
     expect(end.returncode != 0 and out == "" and "0.0.1" in err and document_release() in err, err)
 

@@ -77,6 +77,56 @@ TEST(P2pHistogram, travels) {
   EXPECT_FALSE(other->decode(cut));
 }
 
+// Of all windows of so many successive messages.
+double best_window(const std::vector<std::pair<int64_t, int64_t>>& times, size_t length) {
+  double best = 0;
+  for (size_t i = 0; i + length <= times.size(); ++i) {
+    best = std::max(best, static_cast<double>(length) * 1e9 /
+                              static_cast<double>(times[i + length - 1].second - times[i].first));
+  }
+  return best;
+}
+
+TEST(P2pPeak, best_window_of_any_run) {
+  EXPECT_EQ(PeakRate().per_second(), 0);
+  std::mt19937_64 random(11);
+  for (const size_t messages : {1, 2, 3, 100, 5000}) {
+    std::vector<std::pair<int64_t, int64_t>> times;
+    int64_t now = 1'000'000;
+    for (size_t i = 0; i < messages; ++i) {  // eight in flight, now fast, now slow
+      const int64_t start = i < 8 ? 1'000'000 : times[i - 8].second + 10;
+      now += static_cast<int64_t>(random() % 1000) * (i / 700 % 2 == 0 ? 1 : 20) + 1;
+      times.emplace_back(start, now);
+    }
+    for (const uint64_t least : {1, 16, 10'000}) {
+      PeakRate peak(least);
+      for (const auto& [start, end] : times) {
+        peak.add(start, end);
+      }
+      double want = best_window(times, messages);
+      for (size_t length = 1; length <= 1024; length *= 2) {
+        want = std::max(want, length >= least ? best_window(times, length) : 0);
+      }
+      EXPECT_DOUBLE_EQ(peak.per_second(), want) << messages << " " << least;
+    }
+  }
+}
+
+// A steady run has no better window than itself, whatever is in flight.
+TEST(P2pPeak, a_steady_run_has_its_average) {
+  PeakRate peak;
+  for (int64_t i = 0; i < 10'000; ++i) {
+    peak.add(std::max<int64_t>(i - 8, 0) * 100, (i + 1) * 100);
+  }
+  EXPECT_DOUBLE_EQ(peak.per_second(), 1e7);
+}
+
+TEST(P2pPeak, a_clock_without_steps_is_no_infinity) {
+  PeakRate peak;
+  peak.add(5, 5);
+  EXPECT_LE(peak.per_second(), 1e9);
+}
+
 TEST(Reports, G11_hello_of_another_version_names_both) {
   const P2pHello mine = own_p2p_hello();
   const auto theirs = decode_p2p_hello(encode(P2pHello{77, "9.8.7"}));
@@ -86,7 +136,7 @@ TEST(Reports, G11_hello_of_another_version_names_both) {
   const auto fits = compare(mine, *theirs);
   ASSERT_FALSE(fits);
   EXPECT_NE(fits.error().text.find("9.8.7, protocol 77"), std::string::npos) << fits.error().text;
-  EXPECT_NE(fits.error().text.find(mine.release + ", protocol 2"), std::string::npos);
+  EXPECT_NE(fits.error().text.find(mine.release + ", protocol 3"), std::string::npos);
   EXPECT_TRUE(compare(mine, mine));
 }
 

@@ -11,8 +11,7 @@
 #include <cstring>
 #include <functional>
 
-#include "plugin/transport/verbs/verbs.h"
-#include "tests/transport/pair.h"
+#include "tests/transport/roce.h"
 
 namespace prunex::transport {
 namespace {
@@ -21,25 +20,6 @@ constexpr double kStillS = 60;   // without any progress: a hang
 constexpr double kNoticeS = 20;  // until a peer's death is an error
 
 bool long_ones() { return std::getenv("PRUNEX_TEST_LONG") != nullptr; }
-
-std::unique_ptr<Transport> open_on(size_t rail, VerbsOptions options = {}) {
-  options.rail = rail;
-  auto t = open_verbs_transport(options);
-  EXPECT_TRUE(t) << t.error().text;
-  return t ? *std::move(t) : nullptr;
-}
-
-bool no_devices() {
-  const auto ports = list_verbs_ports({});
-  return !ports || ports->size() < 2;
-}
-
-#define NEED_DEVICES()                                               \
-  do {                                                               \
-    if (no_devices()) {                                              \
-      GTEST_SKIP() << "this machine does not have two RDMA devices"; \
-    }                                                                \
-  } while (0)
 
 // Messages both ways; sizes and bytes follow from the seeds, so that each end knows the other's.
 class Traffic {

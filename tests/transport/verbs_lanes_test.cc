@@ -254,6 +254,47 @@ TEST(Reports, B14_no_announcement_overtakes_data) {
   }
 }
 
+// Several messages in flight over queue pairs that take their time: it ends, and each has its
+// share.
+TEST(Reports, G14_every_queue_pair_carries_its_share) {
+  World world({fake::plain_device()});
+  VerbsOptions options;
+  options.queue_pairs = 4;
+  auto t = open_fake_verbs(world, options);
+  Pair p = make_pair(*t, *t);
+  ASSERT_TRUE(p.a && p.b);
+  world.scatter(14);
+  world.forget_sent();
+  constexpr size_t kSlots = 8, kMessages = 1000, kBytes = size_t{256} << 10;
+  std::vector<std::byte> out(kBytes, std::byte{1}), into(kBytes);
+  auto source = t->register_relaxed(out.data(), out.size()),
+       target = t->register_relaxed(into.data(), into.size());
+  ASSERT_TRUE(source && target);
+  std::array<Ticket, kSlots> sends{}, receives{};
+  for (size_t i = 0; i < kMessages + kSlots; ++i) {
+    size_t bytes = 0;
+    if (i >= kSlots) {
+      ASSERT_EQ(finish(*p.b, p.a.get(), receives[i % kSlots], &bytes), Io::done);
+      ASSERT_EQ(bytes, kBytes);
+      ASSERT_EQ(finish(*p.a, p.b.get(), sends[i % kSlots], &bytes), Io::done);
+    }
+    if (i < kMessages) {
+      ASSERT_EQ(p.b->irecv(into.data(), kBytes, target->get(), &receives[i % kSlots]), Io::done);
+      ASSERT_EQ(p.a->isend(out.data(), kBytes, source->get(), &sends[i % kSlots]), Io::done);
+    }
+  }
+  std::map<uint32_t, uint64_t> bytes_of;
+  for (const auto& one : world.sent()) {
+    if (one.bytes > 1000) {  // no record
+      bytes_of[one.qp_num] += one.bytes;
+    }
+  }
+  EXPECT_EQ(bytes_of.size(), 4U);
+  for (const auto& [pair, bytes] : bytes_of) {
+    EXPECT_NEAR(static_cast<double>(bytes), kMessages * kBytes / 4.0, kMessages * 256.0) << pair;
+  }
+}
+
 TEST(Reports, B22_no_order_between_queues) {
   for (const size_t pairs : {1, 4}) {
     World world({fake::plain_device()});

@@ -71,11 +71,17 @@ PRUNEX_FAKE_EXPORT(query_gid_ex, _ibv_query_gid_ex)
 PRUNEX_FAKE_EXPORT(reg_mr_iova2, ibv_reg_mr_iova2)
 PRUNEX_FAKE_EXPORT(reg_dmabuf_mr, ibv_reg_dmabuf_mr)
 
-// For tests that load the library by its name. Calls of reg_mr, ever; the longest write; writes of
-// the length in which the transport sends what it has to copy.
+// For tests that load the library by its name. Calls of reg_mr, ever; regions that there are; all
+// writes; the longest write; writes of the length in which the transport sends what it has to copy.
 extern "C" __attribute__((visibility("default"))) long fake_ibverbs_registrations() {
   (void)prunex::transport::fake::api();
   return prunex::transport::fake::g_world->registrations();
+}
+extern "C" __attribute__((visibility("default"))) long fake_ibverbs_regions() {
+  return prunex::transport::fake::g_world->live().regions;
+}
+extern "C" __attribute__((visibility("default"))) long fake_ibverbs_writes() {
+  return static_cast<long>(prunex::transport::fake::g_world->sent().size());
 }
 extern "C" __attribute__((visibility("default"))) long fake_ibverbs_longest() {
   uint64_t longest = 0;
