@@ -6,14 +6,18 @@
 #   scripts/compare-perftest.sh [options]
 #
 #   --devices A,B          devices of this machine; without it: rxe0,rxe1 in a guest of scripts/soft-roce.sh
-#   --sizes LIST           of the messages for bandwidth: 64K,1M,8M
-#   --latency-sizes LIST   of those for latency: 8,4K
+#   --sizes LIST           of the messages for bandwidth: 64K,1M,8M; none: no bandwidth
+#   --latency-sizes LIST   of those for latency: 8,4K; none: no latency
 #   --test T               perftest's: write (ib_write_bw's server does nothing meanwhile), or send (both ends poll,
 #                          and the server posts receives, as NCCL's networks have to) (write)
 #   --qps N                queue pairs, 1 to 16 (1)
 #   --runs N               of each measurement; the median counts (5)
 #   --iterations N         messages of a run (32 MiB worth of them, at least 5 and at most 1000)
 #   --prunex PROGRAM       the program `prunex` to compare with, its messages over as many streams or queue pairs as --qps says
+#   --nccl LIBRARY         libnccl.so.2, whose own InfiniBand network is measured as well, in turn and by the same program
+#   --density D            share of bytes that are not zero: a third table, of --sizes, has dense messages of --prunex and
+#                          such, found by the plugin (blocks) and known from a mask (mask)
+#   --spread               of the guest: see soft-roce.sh
 #   --transport T          its transport (verbs)
 #   --prunex-devices A,B   its devices, where they are not those of --devices (TCP: eth0,eth1)
 #   --timeout S            of the guest (1800)
@@ -21,7 +25,8 @@
 #
 # MB is 10^6 bytes. Bandwidth: the average of a run. Latency: half a round trip, the typical one (the median
 # of a run). Behind each median the smallest and largest run. A ratio is that of the two medians, prunex to
-# perftest: of bandwidths, higher is better, of latencies, lower.
+# perftest, and of prunex to NCCL: of bandwidths, higher is better, of latencies, lower. In the third table they
+# are those to dense messages, of the bytes that messages stand for.
 #
 # Exit status: 77 where perftest or the guest cannot be had, 1 when a measurement failed.
 set -euo pipefail
@@ -29,8 +34,8 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 program=compare-perftest
 
-devices='' sizes=64K,1M,8M latency_sizes=8,4K qps=1 runs=5 iterations='' prunex='' transport=verbs test=write
-prunex_devices='' guest_limit=1800 offline=()
+devices='' sizes=64K,1M,8M latency_sizes=8,4K qps=1 runs=5 iterations='' prunex='' transport=verbs test=write nccl='' density=''
+prunex_devices='' guest_limit=1800 offline=() guest_options=()
 readonly limit=120 # seconds of one run
 
 in_range() {
@@ -40,6 +45,7 @@ is_pair() { [[ $2 =~ ^[^,[:space:]]+,[^,[:space:]]+$ ]] || usage_error "$1 '$2' 
 # "64K,1M" -> "65536 1048576"
 bytes_of() {
   local size result=()
+  [[ $2 != none ]] || return 0
   for size in ${2//,/ }; do
     [[ ${size^^} =~ ^[1-9][0-9]{0,9}[KMG]?$ ]] || usage_error "$1: '$size' is no size"
     result+=("$(numfmt --from=iec "${size^^}")")
@@ -54,8 +60,9 @@ parse_args() {
     case $1 in
       -h | --help) show_help && exit 0 ;;
       --offline) offline=(--offline) && shift ;;
+      --spread) guest_options=(--spread) && shift ;;
       --devices | --sizes | --latency-sizes | --test | --qps | --runs | --iterations | --prunex | --transport | \
-        --prunex-devices | --timeout)
+        --prunex-devices | --timeout | --nccl | --density)
         (($# >= 2)) || usage_error "$1 needs a value"
         case $1 in
           --devices) devices=$2 ;;
@@ -69,6 +76,8 @@ parse_args() {
           --transport) transport=$2 ;;
           --prunex-devices) prunex_devices=$2 ;;
           --timeout) guest_limit=$2 ;;
+          --nccl) nccl=$2 ;;
+          --density) density=$2 ;;
         esac
         shift 2
         ;;
@@ -83,6 +92,9 @@ parse_args() {
   [[ -z $devices ]] || is_pair --devices "$devices"
   [[ -z $prunex_devices ]] || is_pair --prunex-devices "$prunex_devices"
   [[ -z $prunex || -x $prunex ]] || usage_error "--prunex '$prunex' is not a program"
+  [[ -z $nccl || -r $nccl ]] || usage_error "--nccl '$nccl' cannot be read"
+  [[ -z $nccl$density || -n $prunex ]] || usage_error "--nccl and --density need --prunex"
+  [[ -z $density || $density =~ ^(0?\.[0-9]{1,6}|[01])$ ]] || usage_error "--density '$density' is not in 0..1"
   sizes=$(bytes_of --sizes "$sizes")
   latency_sizes=$(bytes_of --latency-sizes "$latency_sizes")
 }
@@ -152,12 +164,10 @@ perftest_latency() {
   between "ib_${test}_lat" -F -s "$1" -n "$(iterations_of "$1")" | awk -v size="$1" '$1 == size && NF >= 6 { print $5 }'
 }
 
-# prunex_p2p COLUMN SIZE OPTION...: two processes, so that each has a device of its own.
-prunex_p2p() {
-  local column=$1 size=$2 port other code=0 names=${prunex_devices:-$devices} common lanes=--qps
-  [[ $transport == verbs ]] || lanes=--streams
-  common=("$prunex" bench p2p --transport "$transport" --size "$size" --iters "$(iterations_of "$size")"
-    --warmup 20 "$lanes" "$qps" "${@:3}")
+# p2p COLUMN SIZE OPTION...: two processes, so that each has a device of its own.
+p2p() {
+  local column=$1 size=$2 port other code=0 names=${prunex_devices:-$devices} common
+  common=("$prunex" bench p2p --size "$size" --iters "$(iterations_of "$size")" --warmup 20 "${@:3}")
   port=$(free_port)
   local world=(env PRUNEX_WORLD_SIZE=2 "PRUNEX_ROOT=127.0.0.1:$port" timeout -k 5 "$limit")
   PRUNEX_RANK=1 "${world[@]}" "${common[@]}" --device "${names#*,}" >"$work/server" 2>&1 &
@@ -174,8 +184,18 @@ prunex_p2p() {
     NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i }
     NR > 1 && $at["part"] == "local" { print $at[column] }' "$work/csv"
 }
-prunex_bandwidth() { prunex_p2p bw_average_MBps "$1"; }
-prunex_latency() { prunex_p2p p50_us "$1" --latency; }
+of_prunex() {
+  local lanes=--qps
+  [[ $transport == verbs ]] || lanes=--streams
+  p2p "$@" --transport "$transport" "$lanes" "$qps"
+}
+prunex_bandwidth() { of_prunex bw_average_MBps "$1"; }
+prunex_latency() { of_prunex p50_us "$1" --latency; }
+blocks_bandwidth() { of_prunex bw_average_MBps "$1" --density "$density" --pattern blocks; }
+mask_bandwidth() { of_prunex bw_average_MBps "$1" --density "$density" --pattern mask; }
+of_nccl() { p2p "$@" --network IB --plugin "$nccl" --qps "$qps"; }
+nccl_bandwidth() { of_nccl bw_average_MBps "$1"; }
+nccl_latency() { of_nccl p50_us "$1" --latency; }
 
 # ---- all of them ----------------------------------------------------------------------------------------
 
@@ -197,25 +217,28 @@ measure() {
 median() { sort -g "$1" | awk '{ v[NR] = $1 } END { print (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'; }
 spread() { sort -g "$1" | awk -v m="$(median "$1")" '{ v[NR] = $1 } END { printf "%.1f (%.1f-%.1f)", m, v[1], v[NR] }'; }
 
-# compare WHAT UNIT NAME SIZE...
+ratio() {
+  awk -v a="$(median "$work/figures.$1")" -v b="$(median "$work/figures.$2")" 'BEGIN { printf "  %-9.3f", a / b }'
+}
+
+# compare WHAT UNIT "SIZE..." "CONTESTANT..." "RATIO/TO..." TITLE...: a title for each contestant.
 compare() {
-  local what=$1 size run contestant contestants=(perftest)
-  [[ -z $prunex ]] || contestants+=(prunex)
-  printf '%12s  %-28s' bytes "$3 $2"
-  [[ -z $prunex ]] || printf '  %-28s  %s' "prunex $transport $2" ratio
-  echo
-  for size in "${@:4}"; do
+  local what=$1 unit=$2 sizes=$3 contestants=$4 ratios=$5 size run contestant pair
+  [[ -n $sizes ]] || return 0
+  printf '%12s' bytes
+  printf '  %-27s' "${@:6}"
+  for pair in $ratios; do printf '  %-9s' "/ ${pair#*/}"; done
+  echo " $unit"
+  for size in $sizes; do
     rm -f "$work"/figures.*
     for ((run = 0; run < runs; run++)); do
-      for contestant in "${contestants[@]}"; do
+      for contestant in $contestants; do
         measure "${contestant}_$what" "$size" >>"$work/figures.$contestant" || exit 1
       done
     done
-    printf '%12s  %-28s' "$size" "$(spread "$work/figures.perftest")"
-    if [[ -n $prunex ]]; then
-      printf '  %-28s  %s' "$(spread "$work/figures.prunex")" "$(awk -v a="$(median "$work/figures.prunex")" \
-        -v b="$(median "$work/figures.perftest")" 'BEGIN { printf "%.3f", a / b }')"
-    fi
+    printf '%12s' "$size"
+    for contestant in $contestants; do printf '  %-27s' "$(spread "$work/figures.$contestant")"; done
+    for pair in $ratios; do ratio "${pair%/*}" "${pair#*/}"; done
     echo
   done
 }
@@ -229,7 +252,7 @@ main() {
     exit 77
   fi
   if [[ -z $devices ]]; then
-    exec "$repo_root/scripts/soft-roce.sh" "${offline[@]}" --timeout "$guest_limit" -- "$repo_root/scripts/compare-perftest.sh" "$@" \
+    exec "$repo_root/scripts/soft-roce.sh" "${offline[@]}" "${guest_options[@]}" --timeout "$guest_limit" -- "$repo_root/scripts/compare-perftest.sh" "$@" \
       --devices rxe0,rxe1
   fi
   for device in ${devices/,/ }; do
@@ -241,9 +264,17 @@ main() {
   trap 'exit 130' INT
   trap 'exit 143' TERM
   echo "# ${devices%,*} and ${devices#*,}, $qps queue pair(s), median of $runs (smallest-largest)"
-  # shellcheck disable=SC2086
-  compare bandwidth MB/s "ib_${test}_bw" $sizes
-  # shellcheck disable=SC2086
-  compare latency us "ib_${test}_lat" $latency_sizes
+  local all=perftest ratios='' titles=()
+  if [[ -n $prunex ]]; then
+    all+=" prunex" ratios="prunex/perftest" titles=("prunex $transport")
+  fi
+  if [[ -n $nccl ]]; then
+    all+=" nccl" ratios+=" prunex/nccl" titles+=("NCCL's IB")
+  fi
+  compare bandwidth MB/s "$sizes" "$all" "$ratios" "ib_${test}_bw" "${titles[@]}"
+  compare latency us "$latency_sizes" "$all" "$ratios" "ib_${test}_lat" "${titles[@]}"
+  if [[ -n $density ]]; then
+    compare bandwidth MB/s "$sizes" "prunex blocks mask" "blocks/prunex mask/prunex" dense "blocks, density $density" "mask, density $density"
+  fi
 }
 main "$@"

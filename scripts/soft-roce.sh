@@ -10,6 +10,8 @@
 #   --memory M         of the guest: 2G, 512M (2G)
 #   --cpus N           of the guest, 1 to 16 (2)
 #   --devices N        rxe0, rxe1, ..., 1 to 8 (2)
+#   --spread           a processor for each device's incoming packets, as if on machines of their own: bandwidth is
+#                      nearer to theirs, and latency is a multiple, since processors then interrupt each other
 #   --writable FOLDER  the folder the guest may write to; / for none (the current folder)
 #   --boot-timeout S   a guest that is not up by then is started once more (120)
 #   --offline          installs and downloads nothing
@@ -37,7 +39,7 @@ readonly packages=(qemu-system-x86 kmod xz-utils zstd iproute2 util-linux ibverb
 # Emulation and a busy host: what the guest itself does about the limit may come late.
 readonly grace=30
 
-limit=300 memory=2G cpus=2 devices=2 writable=$(pwd -P) boot_limit=120 may_install=true verbose=false
+limit=300 memory=2G cpus=2 devices=2 writable=$(pwd -P) boot_limit=120 may_install=true verbose=false spread=false
 prepare_only=false vm='' run='' relays=()
 
 in_range() {
@@ -61,6 +63,7 @@ parse_args() {
         ;;
       --offline) may_install=false && shift ;;
       --verbose) verbose=true && shift ;;
+      --spread) spread=true && shift ;;
       --prepare) prepare_only=true && shift ;;
       -h | --help) show_help && exit 0 ;;
       --) shift && break ;;
@@ -122,7 +125,7 @@ prepare() {
 write_instructions() {
   cp "$repo_root/scripts/soft-roce/guest-init.sh" "$image/busybox" "$run/"
   # By path: busybox has an ip of its own.
-  printf 'devices=%d\nwritable=%q\nip=%q\nrdma=%q\n' "$devices" "$writable" "$(command -v ip)" "$(command -v rdma)" >"$run/config"
+  printf 'devices=%d\nspread=%s\nwritable=%q\nip=%q\nrdma=%q\n' "$devices" "$spread" "$writable" "$(command -v ip)" "$(command -v rdma)" >"$run/config"
   (
     unset PWD OLDPWD SHLVL TMPDIR
     export -n SHELLOPTS BASHOPTS

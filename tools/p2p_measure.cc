@@ -15,10 +15,10 @@ namespace prunex::tools {
 namespace {
 
 constexpr int kIdleLooks = 16;  // polls without result before the processor is lent out
-// Over RDMA, where no call of this loop moves a byte: when nothing has come for that long, it
-// sleeps for a part of the wait so far. A device in software works on the processors that the loop
-// would spin on, and no other leaves such gaps with several messages posted. (perftest's server of
-// ib_write_bw does not poll at all.)
+// Over RDMA, where no call of this loop moves a byte: when nothing has come for that long, and
+// nothing was packed or unpacked, it sleeps for a part of the wait so far. A device in software
+// works on the processors that the loop would spin on, and no other leaves such gaps with several
+// messages posted. (perftest's server of ib_write_bw does not poll at all.)
 constexpr int64_t kNapAfterNs = 50'000;
 constexpr int64_t kNapPart = 4;
 
@@ -104,8 +104,9 @@ struct Limits {
 class Idling {
  public:
   explicit Idling(const P2pSession& s)
-      : naps_(s.link.transport() == "verbs" && s.spec.receives() > 1 &&
-              s.spec.pattern == P2pPattern::dense),  // else its calls pack and unpack
+      : naps_((s.link.transport() == "verbs" || s.spec.network == "IB") && s.spec.receives() > 1),
+        packs_(s.spec.pattern != P2pPattern::dense),
+        session_(s),
         stall_(s.peer) {}
   void moved() {
     looks_ = 0;
@@ -121,7 +122,7 @@ class Idling {
     }
     const int64_t now = now_ns();
     since_ns_ = since_ns_ == 0 ? now : since_ns_;
-    if (naps_ && now - since_ns_ >= kNapAfterNs) {
+    if (naps_ && now - since_ns_ >= kNapAfterNs && !has_packed(now)) {
       const timespec nap{0, static_cast<long>(std::min((now - since_ns_) / kNapPart, kMostNapNs))};
       ::nanosleep(&nap, nullptr);
     } else {
@@ -132,7 +133,20 @@ class Idling {
 
  private:
   static constexpr int64_t kMostNapNs = 10'000'000;
-  bool naps_;
+  // A long message is packed by many of the loop's calls. true: it was, since the last question.
+  bool has_packed(int64_t now) {
+    prunex_net_stats_t stats{};
+    if (!packs_ || !session_.library.stats(&stats)) {
+      return false;
+    }
+    const uint64_t before = std::exchange(packed_ns_, stats.pack_ns + stats.unpack_ns);
+    since_ns_ = packed_ns_ == before ? since_ns_ : now;
+    return packed_ns_ != before;
+  }
+
+  bool naps_, packs_;
+  const P2pSession& session_;
+  uint64_t packed_ns_ = 0;
   int looks_ = 0;
   int64_t since_ns_ = 0;
   Stall stall_;

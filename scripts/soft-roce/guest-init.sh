@@ -53,6 +53,10 @@ for i in $rails; do
   echo 2 >"$settings/arp_announce"
   echo 0 >"$settings/rp_filter"
 done
+if [ "$spread" = true ]; then
+  cpus=$(nproc)
+  for i in $rails; do printf '%x' $((1 << i % cpus)) >"/sys/class/net/eth$i/queues/rx-0/rps_cpus"; done
+fi
 for i in $rails; do echo "link add rxe$i type rxe netdev eth$i"; done | $rdma -b - || give_up "rdma link add failed"
 # GIDs appear in the background.
 for i in $rails; do
