@@ -167,7 +167,7 @@ perftest_latency() {
 # p2p COLUMN SIZE OPTION...: two processes, so that each has a device of its own.
 p2p() {
   local column=$1 size=$2 port other code=0 names=${prunex_devices:-$devices} common
-  common=("$prunex" bench p2p --size "$size" --iters "$(iterations_of "$size")" --warmup 20 "${@:3}")
+  common=("$prunex" bench p2p --op "$test" --size "$size" --iters "$(iterations_of "$size")" --warmup 20 "${@:3}")
   port=$(free_port)
   local world=(env PRUNEX_WORLD_SIZE=2 "PRUNEX_ROOT=127.0.0.1:$port" timeout -k 5 "$limit")
   PRUNEX_RANK=1 "${world[@]}" "${common[@]}" --device "${names#*,}" >"$work/server" 2>&1 &

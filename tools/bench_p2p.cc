@@ -51,7 +51,8 @@ struct Arguments {
   P2pSpec spec;
   std::optional<std::string> sizes, min_bytes, max_bytes, run, pattern, op;
   std::optional<double> density;
-  uint64_t factor = 2;
+  std::optional<uint64_t> factor;
+  std::optional<int> inflight;
   int lanes = 0;
   bool all = false, worker = false;
 };
@@ -61,7 +62,8 @@ void add_message_options(CLI::App& app, Arguments& a) {
                  "bytes of a message, at least 1, several by comma: 4096, 1k = 1K = 1024, M, G");
   app.add_option("-b,--min-size", a.min_bytes, "first of a range of sizes, at least 1");
   app.add_option("-e,--max-size", a.max_bytes, "last of the range");
-  app.add_option("-f,--factor", a.factor, "from one size to the next")->capture_default_str();
+  app.add_option("-f,--factor", a.factor, "from one size of the range to the next (2)")
+      ->check(whole_number(2, uint64_t{1} << 30));
   app.add_flag("-a,--all", a.all, "all powers of two from 2 to 8M");
   auto* iters = app.add_option("-n,--iters", a.spec.iters, "messages of each size")
                     ->check(whole_number(1, uint64_t{1} << 40))
@@ -78,18 +80,21 @@ void add_message_options(CLI::App& app, Arguments& a) {
   app.add_option("--op", a.op,
                  "how the receiving end is driven, see below: send (default) or write")
       ->check(CLI::IsMember({"send", "write"}));
-  app.add_option("-t,--inflight", a.spec.inflight, "messages that are posted at a time")
-      ->check(whole_number(1, kP2pMaxInflight))
-      ->capture_default_str();
+  app.add_option("-t,--inflight", a.inflight,
+                 strf("messages that are posted at a time (%d)", a.spec.inflight))
+      ->check(whole_number(1, kP2pMaxInflight));
   app.add_flag("--check", a.spec.check, "compare every byte that arrives; takes time");
-  app.add_option("--density", a.density, "share of the data that is not zero")
+  app.add_option("--density", a.density,
+                 "share of the data that is not zero; one run of each message at least")
       ->check(fraction_number(0, 1));
   app.add_option("--pattern", a.pattern,
                  "what is known of the zeros. blocks: nothing (default); mask: a mask is "
                  "registered for the buffer")
       ->check(CLI::IsMember({"blocks", "mask"}));
   app.add_option("--run", a.run, "bytes that are zero, or not, together (4096)");
-  app.add_option("--seed", a.spec.seed, "chooses data and zeros")->capture_default_str();
+  app.add_option("--seed", a.spec.seed, "chooses data and zeros")
+      ->check(whole_number(0, UINT64_MAX))
+      ->capture_default_str();
 }
 
 void add_network_options(CLI::App& app, Arguments& a) {
@@ -103,7 +108,7 @@ void add_network_options(CLI::App& app, Arguments& a) {
   app.add_option("--qps", a.spec.queue_pairs, "PRUNEX_IB_QPS: RDMA queue pairs of a connection")
       ->check(whole_number(1, kP2pMaxQueuePairs));
   app.add_option("-q", a.lanes, "--streams or --qps, whichever the transport has")
-      ->check(whole_number(1, kP2pMaxQueuePairs));
+      ->check(whole_number(1, kP2pMaxStreams));
   add_path_option(app, "--plugin", a.spec.plugin,
                   "network plugin of NCCL (libnccl-net-prunex.so, as prunex info finds it)");
   app.add_option("--network", a.spec.network,
@@ -112,12 +117,14 @@ void add_network_options(CLI::App& app, Arguments& a) {
       ->check(CLI::IsMember({"IB", "Socket"}));
   app.add_option("--api", a.spec.api, "version of its table, 6 to 12; 0: the newest it has")
       ->check([](const std::string& text) {
-        const int v = std::atoi(text.c_str());
-        return text == "0" || (v >= kOldestNetApi && v <= kNewestNetApi)
+        return text == "0" || parse_whole(text, kOldestNetApi, kNewestNetApi)
                    ? std::string()
-                   : strf("'%s' is not 0 or 6 to 12", text.c_str());
+                   : strf("'%s' is not 0 or %d to %d", text.c_str(), kOldestNetApi, kNewestNetApi);
       });
-  app.add_option("-d,--device", a.spec.device, "name or number of the device; the first one");
+  app.add_option("-d,--device", a.spec.device, "name or number of the device; the first one")
+      ->check([](const std::string& text) {
+        return text.empty() ? std::string("the name is empty") : std::string();
+      });
   app.add_flag("--report_gbits", a.spec.gbits, "the table in Gb/s instead of MB/s");
   add_path_option(app, "--json", a.spec.json, "write the document to this file, - is stdout");
   add_path_option(app, "--csv", a.spec.csv, "write rows to this file, - is stdout");
@@ -128,6 +135,9 @@ Result<std::vector<uint64_t>> sizes_of(const Arguments& a) {
   const bool range = a.min_bytes || a.max_bytes;
   if (int{a.sizes.has_value()} + int{range} + int{a.all} > 1) {
     return fail(Code::invalid_argument, "give one of --size, -b/-e and --all");
+  }
+  if (a.factor && !range) {
+    return fail(Code::invalid_argument, "--factor is of a range: it needs -b and -e");
   }
   if (a.sizes) {
     return parse_sizes(*a.sizes);
@@ -141,7 +151,7 @@ Result<std::vector<uint64_t>> sizes_of(const Arguments& a) {
     if (!first || !last) {
       return tl::unexpected((first ? last : first).error());
     }
-    return size_range(*first, *last, a.factor, 1);
+    return size_range(*first, *last, a.factor.value_or(2), 1);
   }
   return a.spec.latency ? std::vector<uint64_t>{8}
                         : std::vector<uint64_t>{64 << 10, 256 << 10, 1 << 20, 4 << 20};
@@ -192,8 +202,13 @@ Result<> interpret_lanes(Arguments& a) {
     return fail(Code::invalid_argument,
                 "--streams is of TCP, --transport verbs has --qps: give one of them");
   }
+  if (a.lanes > kP2pMaxQueuePairs && spec.transport != "socket") {
+    return fail(Code::invalid_argument,
+                strf("-q %d: at most %d queue pairs; --transport socket takes %d streams", a.lanes,
+                     kP2pMaxQueuePairs, kP2pMaxStreams));
+  }
   spec.streams = std::max(spec.streams, a.lanes);
-  spec.queue_pairs = std::max(spec.queue_pairs, a.lanes);
+  spec.queue_pairs = std::max(spec.queue_pairs, std::min(a.lanes, kP2pMaxQueuePairs));
   return {};
 }
 
@@ -205,6 +220,21 @@ Result<> interpret_op(Arguments& a) {
                 "looked at yet; --op send checks");
   }
   return {};
+}
+
+Result<> interpret_latency(Arguments& a) {
+  a.spec.inflight = a.inflight.value_or(a.spec.inflight);
+  if (!a.spec.latency) {
+    return {};
+  }
+  const char* const other = a.spec.bidirectional ? "--bidirectional"
+                            : a.inflight         ? "--inflight"
+                            : a.spec.gbits       ? "--report_gbits"
+                                                 : nullptr;
+  return other == nullptr
+             ? Result<>()
+             : fail(Code::invalid_argument,
+                    strf("--latency is one message to and fro: it does not go with %s", other));
 }
 
 Result<> interpret(Arguments& a) {
@@ -219,12 +249,12 @@ Result<> interpret(Arguments& a) {
                 strf("--network %s is NCCL's, --transport and --mode are PruneX's: leave them out",
                      a.spec.network.c_str()));
   }
-  if (a.spec.latency && a.spec.bidirectional) {
-    return fail(Code::invalid_argument,
-                "--latency is one message to and fro: it does not go with --bidirectional");
+  if (auto fine = interpret_latency(a); !fine) {
+    return fine;
   }
-  if (a.spec.json == "-" && a.spec.csv == "-") {
-    return fail(Code::invalid_argument, "--json and --csv cannot both go to stdout");
+  if (!a.spec.json.empty() && a.spec.json == a.spec.csv) {
+    return fail(Code::invalid_argument, strf("--json and --csv cannot both go to %s",
+                                             a.spec.json == "-" ? "stdout" : a.spec.json.c_str()));
   }
   auto sizes = sizes_of(a);
   if (!sizes) {
@@ -240,9 +270,11 @@ Result<> interpret(Arguments& a) {
   return interpret_pattern(a);
 }
 
-// Both ends on this machine: over its loopback interface, unless the user has chosen one.
-void prefer_loopback() {
-  if (std::getenv("PRUNEX_SOCKET_IFNAME") == nullptr &&
+// Both ends on this machine: over its loopback interface, unless the user has chosen one, or a
+// device by its name.
+void prefer_loopback(const std::string& device) {
+  const bool named = device != "lo" && device.find_first_not_of("0123456789") != std::string::npos;
+  if (!named && std::getenv("PRUNEX_SOCKET_IFNAME") == nullptr &&
       std::getenv("NCCL_SOCKET_IFNAME") == nullptr) {
     ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
   }
@@ -263,6 +295,17 @@ Result<WorldRequest> world_of(const NodeContext& context) {
   return request;
 }
 
+// Buffers to send, to receive, and with --check what should come.
+Result<> fits_machine(const P2pSpec& spec, int ends_here) {
+  const uint64_t largest = *std::max_element(spec.sizes.begin(), spec.sizes.end());
+  const uint64_t buffers = static_cast<uint64_t>(spec.slots()) * (spec.check ? 3 : 2);
+  auto fits = check_memory(largest * buffers, static_cast<uint64_t>(ends_here), machine_memory());
+  if (!fits && spec.slots() > 1 && !spec.latency) {
+    fits.error().text += ", or --inflight 1";
+  }
+  return fits;
+}
+
 int start_ends(const Arguments& a, int argc, char** argv) {
   const Result<NodeContext> context = node_context(process_environment());
   if (!context) {
@@ -272,8 +315,11 @@ int start_ends(const Arguments& a, int argc, char** argv) {
   if (!request) {
     return report_error(kWho, request.error());
   }
+  if (auto fits = fits_machine(a.spec, request->ranks == 2 ? 2 : 1); !fits) {
+    return report_error(kWho, fits.error());
+  }
   if (request->ranks == 2) {
-    prefer_loopback();
+    prefer_loopback(a.spec.device);
   }
   char self[PATH_MAX];
   const ssize_t length = ::readlink("/proc/self/exe", self, sizeof self);

@@ -59,12 +59,14 @@ Result<std::string> find_plugin(const P2pSpec& spec, const Environment& environm
     return spec.plugin.find('/') == std::string::npos ? "./" + spec.plugin : spec.plugin;
   }
   const LibraryState state = probe_nccl_plugin({}, environment);
+  if (!state.usable() && !state.path.empty()) {
+    return fail(Code::system, state.path + ": " + state.problem);
+  }
   if (!state.usable()) {
     return fail(Code::system,
-                strf("%s: %s; looked in %s. scripts/build.sh builds it, --plugin FILE "
-                     "says where it is",
-                     state.path.empty() ? kPlugin : state.path.c_str(), state.problem.c_str(),
-                     join(state.tried, ", ").c_str()));
+                strf("%s: %s; looked in %s. scripts/build.sh builds it, --plugin FILE says where "
+                     "it is",
+                     kPlugin, state.problem.c_str(), join(state.tried, ", ").c_str()));
   }
   return state.path;
 }

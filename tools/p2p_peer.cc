@@ -221,6 +221,10 @@ Result<> compare(const P2pHello& mine, const P2pHello& theirs) {
 }
 
 Result<P2pPeer> P2pPeer::meet(int rank, const std::string& root, double timeout_s) {
+  if (root.empty()) {
+    return fail(Code::config,
+                "PRUNEX_ROOT is not set: host:port where rank 0 listens, the same for both ends");
+  }
   const auto at = parse_host_port(root);
   if (!at) {
     return fail(Code::config, "PRUNEX_ROOT: " + at.error().text);

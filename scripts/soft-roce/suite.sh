@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs in a guest of scripts/soft-roce.sh, on rxe0 and rxe1: the transport's conformance and reports, NCCL's
-# network table, and the benchmarks with every byte checked. A line of each case: "passed NAME", "failed
+# network table, and the benchmarks, with every byte checked where that goes. A line of each case: "passed NAME", "failed
 # NAME" or "skipped NAME: reason"; what a failed one said goes to stderr.
 #
 #   scripts/soft-roce.sh -- scripts/soft-roce/suite.sh BUILD_FOLDER
@@ -46,7 +46,7 @@ p2p() {
     ((code == 0)) || kill $other 2>/dev/null || true
     wait $other || code=$?
     ((code == 0)) || cat "$work/other"
-    exit $code' p2p "$build/tools/prunex" "$work" --warmup 5 --check "${@:2}"
+    exit $code' p2p "$build/tools/prunex" "$work" --warmup 5 "${@:2}"
 }
 
 export PRUNEX_TRANSPORT=verbs
@@ -54,11 +54,13 @@ gtest 240 reports tests/transport/roce_test 'Reports.*:Roce.*'
 # Not those of two processes that share a transport: roce_test has its own.
 gtest 180 conformance tests/transport/transport_test '*Conformance.*/verbs_device-*killed_peer*:*a_sleeper*'
 gtest 180 net tests/nccl/nccl_plugin_test '*NetConformance.messages*/6:*NetConformance.order*/6:*NetConformance.less*/6:*NetConformance.sends_go*/6:*NetConformance.large*/6'
-p2p bandwidth --size 64K,1M --iters 20
-p2p latency --latency --size 8,4K --iters 50
-p2p bidirectional --bidirectional --size 256K --iters 20
-p2p two_queue_pairs --qps 2 --size 1M --iters 10
-p2p density --density 0.4 --size 1M --iters 10
+p2p bandwidth --check --size 64K,1M --iters 20
+p2p latency --check --latency --size 8,4K --iters 50
+p2p bidirectional --check --bidirectional --size 256K --iters 20
+p2p write --op write --size 64K,1M --iters 40
+p2p latency_write --op write --latency --size 8,16K --iters 50
+p2p two_queue_pairs --check --qps 2 --size 1M --iters 10
+p2p density --check --density 0.4 --size 1M --iters 10
 # Two processes, a node and a device each.
 # shellcheck disable=SC2016
 case_of 90 allreduce "$BASH" -c '

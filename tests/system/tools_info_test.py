@@ -10,9 +10,10 @@ import subprocess
 import tempfile
 import xml.etree.ElementTree
 
-from lab import LIMIT, ROOT, expect, run_cases
+from lab import LIMIT, ROOT, expect, run_cases, skip
 from tools_lab import PRUNEX, document, environment, prunex
 
+FAKE = os.environ.get("FAKE_IBVERBS_FOLDER", "")
 FIXTURES = sorted((ROOT / "tests" / "topology" / "fixtures").glob("*.xml"))
 
 
@@ -200,6 +201,52 @@ def case_A20_junk_is_a_problem():
 def case_no_usable_network():
     done = prunex("info", env={"PRUNEX_SOCKET_IFNAME": "eth77"})
     expect(done.code == 1 and "eth77" in done.out.splitlines()[0] and "lo" in done.out, done)
+
+
+def verbs_line(devices, code=0, **extra):
+    """What it says of RDMA on a libibverbs made of tests, and its whole output. devices: see library.cc there."""
+    done = prunex("info", env={"FAKE_IBVERBS": devices, "LD_LIBRARY_PATH": FAKE, **extra})
+    expect(done.code == code and done.err == "", done)
+    line, = (line for line in done.out.splitlines() if line.split()[:1] == ["verbs"])
+    return " ".join(line.split()[1:]), done.out
+
+
+def case_every_rdma_port():
+    if not FAKE:
+        skip("built without verbs")
+    line, out = verbs_line("rxe0:1,mlx5_0:2")
+    expect(line == "yes: mlx5_0:1 (RoCE v2, GID 1 ::ffff:10.0.0.2, MTU 4096), rxe0:1 (RoCE v2, GID 1 ::ffff:10.0.0.1, MTU 4096)"
+           or line == "yes: rxe0:1 (RoCE v2, GID 1 ::ffff:10.0.0.1, MTU 4096), mlx5_0:1 (RoCE v2, GID 1 ::ffff:10.0.0.2, MTU 4096)",
+           line)
+    summary = out.splitlines()[0]
+    expect(summary.startswith("ready: ") and " verbs," in summary and "rxe0" in summary and "mlx5_0" in summary, summary)
+    # What cannot be used stands beside it, with its reason.
+    line, out = verbs_line("rxe0:1,rxe1:2:down,mlx5_0:3:closed")
+    expect(line.startswith("yes: rxe0:1 (RoCE v2, GID 1 ") and "rxe1:1 is not used: its state is DOWN" in line, line)
+    expect("mlx5_0:1 is not used: it cannot be opened: Operation not permitted" in line and "/dev/infiniband" in line, line)
+    expect("rxe1" not in out.splitlines()[0], out)
+    line, _ = verbs_line("rxe0:1,rxe1:2", PRUNEX_IB_HCA="=rxe1:1")
+    expect("rxe1:1 (RoCE v2" in line and "rxe0:1 (" not in line, line)
+    made = document(prunex("info", "--json", "-", env={"FAKE_IBVERBS": "rxe0:1,rxe1:2:down", "LD_LIBRARY_PATH": FAKE}))
+    verbs, = (t for t in made["transports"] if t["name"] == "verbs")
+    expect(verbs["usable"] and verbs["devices"] == ["rxe0"] and "rxe1:1" in verbs["detail"], verbs)
+
+
+def case_why_there_is_no_rdma():
+    if not FAKE:
+        skip("built without verbs")
+    for devices, reasons in (("", ("there is no RDMA device", "/dev/infiniband")),
+                             ("rxe0:1:down,rxe1:2:closed", ("rxe0:1 (its state is DOWN)", "rxe1:1 (it cannot be opened")),
+                             ("rxe0:1:nomem", ("cannot be registered with rxe0:1", "ulimit -l"))):
+        line, out = verbs_line(devices)
+        expect(line.startswith("no: ") and all(reason in line for reason in reasons), line)
+        expect(out.startswith("ready: ") and " socket," in out.splitlines()[0], out)
+        line, out = verbs_line(devices, code=1, PRUNEX_TRANSPORT="verbs")
+        expect(out.startswith("not ready: ") and all(reason in line for reason in reasons), line)
+    line, _ = verbs_line("rxe0:1", PRUNEX_IB_DISABLE="1")
+    expect(line.startswith("no: ") and "PRUNEX_IB_DISABLE" in line, line)
+    line, _ = verbs_line("rxe0:1", PRUNEX_TRANSPORT="socket")
+    expect(line == "no: not asked for: PRUNEX_TRANSPORT=socket", line)
 
 
 def case_json():

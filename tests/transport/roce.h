@@ -3,6 +3,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <memory>
 #include <utility>
 
@@ -17,6 +18,8 @@
   } while (0)
 
 namespace prunex::transport {
+
+inline bool long_ones() { return std::getenv("PRUNEX_TEST_LONG") != nullptr; }
 
 inline bool no_devices() {
   const auto ports = list_verbs_ports({});

@@ -19,8 +19,6 @@ namespace {
 constexpr double kStillS = 60;   // without any progress: a hang
 constexpr double kNoticeS = 20;  // until a peer's death is an error
 
-bool long_ones() { return std::getenv("PRUNEX_TEST_LONG") != nullptr; }
-
 // Messages both ways; sizes and bytes follow from the seeds, so that each end knows the other's.
 class Traffic {
  public:
