@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // From an environment to a Config: which variable counts, and what is said about the others.
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "plugin/base/config_rows.h"
@@ -135,19 +137,23 @@ class Loader {
   void find_unknown_names() {
     for (const std::string& name : environment_.names) {
       constexpr std::string_view kPrefix = "PRUNEX_";
+      // Foreign names such as PRUNE_RATIO are the trainer's own business; one that is two slips
+      // from a name of ours is not.
+      constexpr size_t kSlips = 2;
       const bool ours = name.starts_with(kPrefix);
       size_t best = SIZE_MAX;
       const char* nearest = nullptr;
       for (const ParsedRow& row : config_rows()) {
+        const size_t length = std::strlen(row.doc.name);
+        if (!ours && std::max(length, name.size()) - std::min(length, name.size()) > kSlips) {
+          continue;  // so many slips at least; jobs have hundreds of variables
+        }
         const size_t distance = distance_to(name.substr(0, 64), row.doc.name);
         if (distance < best) {
           best = distance;
           nearest = row.doc.name;
         }
       }
-      // Foreign names such as PRUNE_RATIO are the trainer's own business; one that is two slips
-      // from a name of ours is not.
-      constexpr size_t kSlips = 2;
       if (best == 0 || (!ours && best > kSlips) || !get(name.c_str())) {
         continue;
       }
