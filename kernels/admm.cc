@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/admm.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/host/admm_table.h"
+#include "kernels/pack.h"
+
+namespace prunex::admm {
+namespace {
+
+using host::AdmmTable;
+using host::Norms;
+
+const AdmmTable& table() {
+#if defined(__x86_64__)
+  if (active_isa() != Isa::scalar) {
+    return host::kAvx2AdmmTable;
+  }
+#endif
+  return host::kScalarAdmmTable;
+}
+
+// kept(begin, end) and gap(begin, end) for parameter i, ascending, in flat elements.
+template <typename Kept, typename Gap>
+void walk(const Model& model, uint64_t i, Where where, Kept&& kept, Gap&& gap) {
+  uint64_t at = model.offsets[i];
+  const uint64_t end = model.offsets[i + 1];
+  if (where == Where::everywhere) {
+    if (at < end) {
+      kept(at, end);
+    }
+    return;
+  }
+  for (uint64_t r = model.first_run[i]; r < model.first_run[i + 1]; ++r) {
+    const Run run = model.runs[r];
+    if (at < run.begin) {
+      gap(at, run.begin);
+    }
+    kept(run.begin, run.end);
+    at = run.end;
+  }
+  if (at < end) {
+    gap(at, end);
+  }
+}
+
+constexpr auto kNothing = [](uint64_t, uint64_t) {};
+
+void zero(float* p, uint64_t begin, uint64_t end) {
+  std::memset(p + begin, 0, (end - begin) * sizeof(float));
+}
+
+// Squared norms of one parameter, taken in stretches that keep the partial sums exact enough.
+class Tally {
+ public:
+  // op(begin, count, norms)
+  template <typename Op>
+  void add(uint64_t begin, uint64_t end, Op&& op) {
+    while (begin < end) {
+      const uint64_t n = std::min<uint64_t>(end - begin, host::kNormBlock - used_);
+      op(begin, n, norms_);
+      begin += n;
+      used_ += n;
+      if (used_ == host::kNormBlock) {
+        empty();
+      }
+    }
+  }
+
+  // keys norms to out[key * stride].
+  void finish(size_t keys, double* out, uint64_t stride) {
+    empty();
+    for (size_t k = 0; k < keys; ++k) {
+      out[k * stride] = norms_.total[k];
+    }
+  }
+
+ private:
+  void empty() {
+    for (size_t k = 0; k < host::kMaxNorms; ++k) {
+      for (float& lane : norms_.lanes[k]) {
+        norms_.total[k] += static_cast<double>(lane);
+        lane = 0.0F;
+      }
+    }
+    used_ = 0;
+  }
+
+  Norms norms_;
+  uint64_t used_ = 0;
+};
+
+// Sums of short rows: through a tile in the first-level cache, eight squares at a time.
+void short_rows(const AdmmTable& t, const float* s, const float* m, float scale, uint64_t places,
+                uint64_t inner, double* sums) {
+  constexpr uint64_t kTile = 1024;
+  alignas(32) float tile[kTile];
+  const uint64_t rows = kTile / inner;
+  for (uint64_t p = 0; p < places; p += rows) {
+    const uint64_t now = std::min(rows, places - p);
+    t.squares(s + p * inner, m + p * inner, now * inner, scale, tile);
+    const float* at = tile;
+    for (uint64_t row = 0; row < now; ++row, at += inner) {
+      float sum = 0.0F;
+      for (uint64_t k = 0; k < inner; ++k) {
+        sum += at[k];
+      }
+      sums[p + row] += static_cast<double>(sum);
+    }
+  }
+}
+
+void long_row(const AdmmTable& t, const float* s, const float* m, float scale, uint64_t inner,
+              double* sum) {
+  constexpr uint64_t kTile = 512;
+  alignas(32) float tile[kTile];
+  for (uint64_t at = 0; at < inner; at += kTile) {
+    const uint64_t n = std::min(kTile, inner - at);
+    t.squares(s + at, m + at, n, scale, tile);
+    float lanes[16] = {};
+    for (uint64_t k = 0; k < n; ++k) {
+      lanes[k % 16] += tile[k];
+    }
+    for (const float lane : lanes) {
+      *sum += static_cast<double>(lane);
+    }
+  }
+}
+
+}  // namespace
+
+void pull(const Model& model, Where where, bool decayed, float* const* grads, const float* rho,
+          const float* z_i, const float* u, const float* scale) {
+  const AdmmTable& t = table();
+  for (uint64_t i = 0; i < model.parameters; ++i) {
+    if (grads[i] == nullptr) {
+      continue;
+    }
+    const uint64_t first = model.offsets[i];
+    float* const g = grads[i];
+    const float* const theta = model.theta[i];
+    walk(
+        model, i, where,
+        [&](uint64_t b, uint64_t e) {
+          if (decayed) {
+            t.pull_decayed(g + (b - first), z_i + b, u + b, e - b, scale[i], rho[i]);
+          } else {
+            t.pull(g + (b - first), theta + (b - first), z_i + b, u + b, e - b, scale[i], rho[i]);
+          }
+        },
+        [&](uint64_t b, uint64_t e) { zero(g, b - first, e - first); });
+  }
+}
+
+void gather(const Model& model, Where where, float* u, const float* scale) {
+  const AdmmTable& t = table();
+  for (uint64_t i = 0; i < model.parameters; ++i) {
+    const float* const theta = model.theta[i];
+    walk(
+        model, i, where,
+        [&](uint64_t b, uint64_t e) {
+          t.gather(u + b, theta + (b - model.offsets[i]), e - b, scale[i]);
+        },
+        kNothing);
+  }
+}
+
+void consensus(const Model& model, bool cut, const float* rest, const float* s, const float* z,
+               float* v, const float* scale, float* z_i, float* out) {
+  const AdmmTable& t = table();
+  for (uint64_t i = 0; i < model.parameters; ++i) {
+    walk(
+        model, i, Where::kept,
+        [&](uint64_t b, uint64_t e) {
+          t.consensus(s + b, z + b, v + b, e - b, scale[i], rest[i], z_i + b, out + b);
+        },
+        [&](uint64_t b, uint64_t e) {
+          zero(z_i, b, e);
+          zero(out, b, e);
+          if (cut) {
+            zero(v, b, e);
+          }
+        });
+  }
+}
+
+void duals(const Model& model, Where where, const float* old, const float* z_i, float* u, float* s,
+           double* norms) {
+  const AdmmTable& t = table();
+  for (uint64_t i = 0; i < model.parameters; ++i) {
+    const float* const theta = model.theta[i];
+    const uint64_t first = model.offsets[i];
+    Tally tally;
+    walk(
+        model, i, where,
+        [&](uint64_t begin, uint64_t end) {
+          tally.add(begin, end, [&](uint64_t b, uint64_t n, Norms& sums) {
+            t.duals(theta + (b - first), old + b, z_i + b, u + b, s + b, n, sums);
+          });
+        },
+        kNothing);
+    tally.finish(4, norms + i, model.parameters);
+  }
+}
+
+void globals(const Model& model, Where where, const float* old, const float* z, const float* z_i,
+             float* v, const float* scale, double* norms) {
+  const AdmmTable& t = table();
+  for (uint64_t i = 0; i < model.parameters; ++i) {
+    Tally tally;
+    walk(
+        model, i, where,
+        [&](uint64_t begin, uint64_t end) {
+          tally.add(begin, end, [&](uint64_t b, uint64_t n, Norms& sums) {
+            t.globals(old + b, z + b, z_i + b, v + b, n, scale[i], sums);
+          });
+        },
+        kNothing);
+    tally.finish(2, norms + i, model.parameters);
+  }
+}
+
+void squares(const float* s, const float* m, float scale, uint64_t outer, uint64_t places,
+             uint64_t inner, double* sums) {
+  const AdmmTable& t = table();
+  for (uint64_t o = 0; o < outer; ++o) {
+    if (inner <= 64) {
+      short_rows(t, s, m, scale, places, inner, sums);
+    } else {
+      for (uint64_t p = 0; p < places; ++p) {
+        long_row(t, s + p * inner, m + p * inner, scale, inner, sums + p);
+      }
+    }
+    s += places * inner;
+    m += places * inner;
+  }
+}
+
+namespace {
+
+// Collects kept runs in ascending order and joins those that touch.
+class Runs {
+ public:
+  Runs(Run* out, uint64_t room) : out_(out), room_(room) {}
+
+  void add(uint64_t begin, uint64_t end) {
+    if (count_ > 0 && last_.end == begin) {
+      last_.end = end;
+    } else {
+      last_ = {begin, end};
+      ++count_;
+    }
+    if (count_ <= room_) {
+      out_[count_ - 1] = last_;
+    }
+  }
+
+  [[nodiscard]] uint64_t count() const { return count_; }
+
+ private:
+  Run* out_;
+  uint64_t room_;
+  uint64_t count_ = 0;
+  Run last_{};
+};
+
+void add_runs(uint64_t dims, const uint64_t* sizes, const uint8_t* const* keep, uint64_t base,
+              uint64_t elements, Runs& runs) {
+  if (std::all_of(keep, keep + dims, [](const uint8_t* k) { return k == nullptr; })) {
+    if (elements > 0) {
+      runs.add(base, base + elements);
+    }
+    return;
+  }
+  const uint64_t each = elements / std::max<uint64_t>(sizes[0], 1);
+  for (uint64_t p = 0; p < sizes[0]; ++p) {
+    if (keep[0] == nullptr || keep[0][p] != 0) {
+      add_runs(dims - 1, sizes + 1, keep + 1, base + p * each, each, runs);
+    }
+  }
+}
+
+}  // namespace
+
+uint64_t kept_runs(uint64_t dims, const uint64_t* sizes, const uint8_t* const* keep, uint64_t base,
+                   Run* runs, uint64_t room) {
+  uint64_t elements = 1;
+  for (uint64_t d = 0; d < dims; ++d) {
+    elements *= sizes[d];
+  }
+  Runs out(runs, room);
+  add_runs(dims, sizes, keep, base, elements, out);
+  return out.count();
+}
+
+}  // namespace prunex::admm

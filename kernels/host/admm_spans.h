@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions of an AdmmTable, compiled once per instruction set. Eight lanes in all of them, and
+// no fused multiply-add, so that the bits do not depend on the CPU.
+#pragma once
+#include "kernels/host/admm_table.h"
+
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wpsabi"  // no vector crosses a call
+#endif
+
+namespace prunex::host {
+namespace {
+
+using Lanes [[gnu::vector_size(32), gnu::aligned(4), gnu::may_alias]] = float;
+
+[[gnu::always_inline]] inline Lanes load(const float* p) {
+  return *reinterpret_cast<const Lanes*>(p);
+}
+[[gnu::always_inline]] inline void store(float* p, Lanes v) { *reinterpret_cast<Lanes*>(p) = v; }
+
+// eight(i) for every eight elements, one(i) for each that is left.
+template <typename Vectors, typename Single>
+[[gnu::always_inline]] inline void walk_span(size_t n, Vectors&& eight, Single&& one) {
+  size_t i = 0;
+  for (; i + kNormLanes <= n; i += kNormLanes) {
+    eight(i);
+  }
+  for (; i < n; ++i) {
+    one(i);
+  }
+}
+
+void pull_span(float* __restrict g, const float* __restrict theta, const float* __restrict z_i,
+               const float* __restrict u, size_t n, float scale, float rho) {
+  walk_span(
+      n,
+      [&](size_t i) {
+        store(g + i, load(g + i) + rho * (load(theta + i) - load(z_i + i) + scale * load(u + i)));
+      },
+      [&](size_t i) { g[i] += rho * (theta[i] - z_i[i] + scale * u[i]); });
+}
+
+void pull_decayed_span(float* __restrict g, const float* __restrict z_i, const float* __restrict u,
+                       size_t n, float scale, float rho) {
+  walk_span(
+      n, [&](size_t i) { store(g + i, load(g + i) - rho * (load(z_i + i) - scale * load(u + i))); },
+      [&](size_t i) { g[i] -= rho * (z_i[i] - scale * u[i]); });
+}
+
+void gather_span(float* __restrict u, const float* __restrict theta, size_t n, float scale) {
+  walk_span(
+      n, [&](size_t i) { store(u + i, scale * load(u + i) + load(theta + i)); },
+      [&](size_t i) { u[i] = scale * u[i] + theta[i]; });
+}
+
+void consensus_span(const float* __restrict s, const float* __restrict z, const float* __restrict v,
+                    size_t n, float scale, float rest, float* __restrict z_i,
+                    float* __restrict out) {
+  walk_span(
+      n,
+      [&](size_t i) {
+        const Lanes near = load(s + i), dual = scale * load(v + i);
+        const Lanes value = near - (near - (load(z + i) - dual)) * rest;
+        store(z_i + i, value);
+        store(out + i, value + dual);
+      },
+      [&](size_t i) {
+        const float dual = scale * v[i];
+        const float value = s[i] - (s[i] - (z[i] - dual)) * rest;
+        z_i[i] = value;
+        out[i] = value + dual;
+      });
+}
+
+void duals_span(const float* __restrict theta, const float* __restrict old,
+                const float* __restrict z_i, float* __restrict u, float* __restrict s, size_t n,
+                Norms& norms) {
+  Lanes r1 = load(norms.lanes[0]), dz_i = load(norms.lanes[1]), size = load(norms.lanes[2]),
+        dual = load(norms.lanes[3]);
+  double* const total = norms.total;
+  walk_span(
+      n,
+      [&](size_t i) {
+        const Lanes mine = load(z_i + i);
+        const Lanes next = load(u + i) - mine, from = load(theta + i) - mine,
+                    moved = mine - load(old + i);
+        store(u + i, next);
+        store(s + i, load(s + i) - mine);
+        r1 += from * from;
+        dz_i += moved * moved;
+        size += mine * mine;
+        dual += next * next;
+      },
+      [&](size_t i) {
+        const float mine = z_i[i], next = u[i] - mine, from = theta[i] - mine,
+                    moved = mine - old[i];
+        u[i] = next;
+        s[i] -= mine;
+        total[0] += static_cast<double>(from * from);
+        total[1] += static_cast<double>(moved * moved);
+        total[2] += static_cast<double>(mine * mine);
+        total[3] += static_cast<double>(next * next);
+      });
+  store(norms.lanes[0], r1);
+  store(norms.lanes[1], dz_i);
+  store(norms.lanes[2], size);
+  store(norms.lanes[3], dual);
+}
+
+void globals_span(const float* __restrict old, const float* __restrict z,
+                  const float* __restrict z_i, float* __restrict v, size_t n, float scale,
+                  Norms& norms) {
+  Lanes dz = load(norms.lanes[0]), r2 = load(norms.lanes[1]);
+  double* const total = norms.total;
+  walk_span(
+      n,
+      [&](size_t i) {
+        const Lanes all = load(z + i);
+        const Lanes moved = all - load(old + i), apart = load(z_i + i) - all;
+        store(v + i, scale * load(v + i) + apart);
+        dz += moved * moved;
+        r2 += apart * apart;
+      },
+      [&](size_t i) {
+        const float moved = z[i] - old[i], apart = z_i[i] - z[i];
+        v[i] = scale * v[i] + apart;
+        total[0] += static_cast<double>(moved * moved);
+        total[1] += static_cast<double>(apart * apart);
+      });
+  store(norms.lanes[0], dz);
+  store(norms.lanes[1], r2);
+}
+
+void squares_span(const float* __restrict s, const float* __restrict m, size_t n, float scale,
+                  float* __restrict out) {
+  walk_span(
+      n,
+      [&](size_t i) {
+        const Lanes value = load(s + i) - scale * load(m + i);
+        store(out + i, value * value);
+      },
+      [&](size_t i) {
+        const float value = s[i] - scale * m[i];
+        out[i] = value * value;
+      });
+}
+
+constexpr AdmmTable make_admm_table() {
+  return {pull_span,  pull_decayed_span, gather_span, consensus_span,
+          duals_span, globals_span,      squares_span};
+}
+
+}  // namespace
+}  // namespace prunex::host

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arithmetic of kernels/admm.h on stretches of memory, once per instruction set: AVX2 does as
+// well as wider ones, for memory is what all of them wait for. As in table.h, a file that fills a
+// table defines nothing else.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace prunex::host {
+
+// Sums of squares: eight partial sums in float, emptied into `total` before they lose digits.
+inline constexpr size_t kNormLanes = 8;
+inline constexpr size_t kNormBlock = 4096;  // elements between two emptyings, at most
+inline constexpr size_t kMaxNorms = 4;
+struct alignas(32) Norms {
+  float lanes[kMaxNorms][kNormLanes] = {};
+  double total[kMaxNorms] = {};
+};
+
+struct AdmmTable {
+  void (*pull)(float* g, const float* theta, const float* z_i, const float* u, size_t n,
+               float scale, float rho);
+  void (*pull_decayed)(float* g, const float* z_i, const float* u, size_t n, float scale,
+                       float rho);
+  void (*gather)(float* u, const float* theta, size_t n, float scale);
+  void (*consensus)(const float* s, const float* z, const float* v, size_t n, float scale,
+                    float rest, float* z_i, float* out);
+  void (*duals)(const float* theta, const float* old, const float* z_i, float* u, float* s,
+                size_t n, Norms& norms);
+  void (*globals)(const float* old, const float* z, const float* z_i, float* v, size_t n,
+                  float scale, Norms& norms);
+  void (*squares)(const float* s, const float* m, size_t n, float scale, float* out);
+};
+
+extern const AdmmTable kScalarAdmmTable;
+#if defined(__x86_64__)
+extern const AdmmTable kAvx2AdmmTable;
+#endif
+
+}  // namespace prunex::host
