@@ -141,7 +141,6 @@ class HSADMM:
         state.load_thetas_(state.views["a"])
         state.z.copy_(state.a)
         state.z_i.copy_(state.a)
-        state.pull_changed()
 
     # ---- training
 
@@ -251,7 +250,7 @@ class HSADMM:
         decayed = self._decay.usable(state)
         if decayed:
             self._decay.begin(times * float(state.rho1[0]))
-        add_proximal(state, grads, times, decayed)
+        add_proximal(state, grads, times, decayed, frozen=self.phase != ADMM)
 
     @torch.no_grad()
     def round(self) -> RoundReport:
@@ -296,7 +295,6 @@ class HSADMM:
         for buffer in ("u", "u_mean"):
             state.zero_dropped_(state.views[buffer])
         self.clear_dropped_momentum()
-        state.pull_changed()
 
     @torch.no_grad()
     def clear_dropped_momentum(self) -> None:

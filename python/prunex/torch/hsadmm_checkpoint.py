@@ -51,7 +51,6 @@ def load_state(admm: HSADMM, saved: dict) -> None:
     state.rho1, state.rho2 = np.array(saved["rho1"]), np.array(saved["rho2"])
     state.set_masks({k: m.numpy() for k, m in saved["masks"].items()})
     admm.exchange.use_masks(state, saved["rounds"])
-    state.pull_changed()
     for k in _PLAIN:
         setattr(admm, k, saved[k])
     admm._unpulled = saved.get("unpulled", 0)
