@@ -24,15 +24,9 @@ const AdmmTable& table() {
 
 // kept(begin, end) and gap(begin, end) for parameter i, ascending, in flat elements.
 template <typename Kept, typename Gap>
-void walk(const Model& model, uint64_t i, Where where, Kept&& kept, Gap&& gap) {
+void walk(const Model& model, uint64_t i, Kept&& kept, Gap&& gap) {
   uint64_t at = model.offsets[i];
   const uint64_t end = model.offsets[i + 1];
-  if (where == Where::everywhere) {
-    if (at < end) {
-      kept(at, end);
-    }
-    return;
-  }
   for (uint64_t r = model.first_run[i]; r < model.first_run[i + 1]; ++r) {
     const Run run = model.runs[r];
     if (at < run.begin) {
@@ -112,26 +106,9 @@ void short_rows(const AdmmTable& t, const float* s, const float* m, float scale,
   }
 }
 
-void long_row(const AdmmTable& t, const float* s, const float* m, float scale, uint64_t inner,
-              double* sum) {
-  constexpr uint64_t kTile = 512;
-  alignas(32) float tile[kTile];
-  for (uint64_t at = 0; at < inner; at += kTile) {
-    const uint64_t n = std::min(kTile, inner - at);
-    t.squares(s + at, m + at, n, scale, tile);
-    float lanes[16] = {};
-    for (uint64_t k = 0; k < n; ++k) {
-      lanes[k % 16] += tile[k];
-    }
-    for (const float lane : lanes) {
-      *sum += static_cast<double>(lane);
-    }
-  }
-}
-
 }  // namespace
 
-void pull(const Model& model, Where where, bool decayed, float* const* grads, const float* rho,
+void pull(const Model& model, bool frozen, bool decayed, float* const* grads, const float* rho,
           const float* z_i, const float* u, const float* scale) {
   const AdmmTable& t = table();
   for (uint64_t i = 0; i < model.parameters; ++i) {
@@ -141,29 +118,38 @@ void pull(const Model& model, Where where, bool decayed, float* const* grads, co
     const uint64_t first = model.offsets[i];
     float* const g = grads[i];
     const float* const theta = model.theta[i];
+    const auto add = [&](uint64_t b, uint64_t e, const float* near) {
+      if (decayed) {
+        t.pull_decayed(g + (b - first), near, u + b, e - b, scale[i], rho[i]);
+      } else {
+        t.pull(g + (b - first), theta + (b - first), near, u + b, e - b, scale[i], rho[i]);
+      }
+    };
     walk(
-        model, i, where,
+        model, i, [&](uint64_t b, uint64_t e) { add(b, e, z_i + b); },
         [&](uint64_t b, uint64_t e) {
-          if (decayed) {
-            t.pull_decayed(g + (b - first), z_i + b, u + b, e - b, scale[i], rho[i]);
+          if (frozen) {
+            zero(g, b - first, e - first);
           } else {
-            t.pull(g + (b - first), theta + (b - first), z_i + b, u + b, e - b, scale[i], rho[i]);
+            add(b, e, nullptr);
           }
-        },
-        [&](uint64_t b, uint64_t e) { zero(g, b - first, e - first); });
+        });
   }
 }
 
-void gather(const Model& model, Where where, float* u, const float* scale) {
+void gather(const Model& model, bool frozen, float* u, const float* scale) {
   const AdmmTable& t = table();
   for (uint64_t i = 0; i < model.parameters; ++i) {
     const float* const theta = model.theta[i];
-    walk(
-        model, i, where,
-        [&](uint64_t b, uint64_t e) {
-          t.gather(u + b, theta + (b - model.offsets[i]), e - b, scale[i]);
-        },
-        kNothing);
+    const uint64_t first = model.offsets[i], end = model.offsets[i + 1];
+    const auto add = [&](uint64_t b, uint64_t e) {
+      t.gather(u + b, theta + (b - first), e - b, scale[i]);
+    };
+    if (frozen) {
+      walk(model, i, add, kNothing);
+    } else {
+      add(first, end);
+    }
   }
 }
 
@@ -172,7 +158,7 @@ void consensus(const Model& model, bool cut, const float* rest, const float* s, 
   const AdmmTable& t = table();
   for (uint64_t i = 0; i < model.parameters; ++i) {
     walk(
-        model, i, Where::kept,
+        model, i,
         [&](uint64_t b, uint64_t e) {
           t.consensus(s + b, z + b, v + b, e - b, scale[i], rest[i], z_i + b, out + b);
         },
@@ -186,38 +172,54 @@ void consensus(const Model& model, bool cut, const float* rest, const float* s, 
   }
 }
 
-void duals(const Model& model, Where where, const float* old, const float* z_i, float* u, float* s,
-           double* norms) {
+void duals(const Model& model, bool frozen, bool cut, const float* old, const float* z_i, float* u,
+           float* s, double* norms) {
   const AdmmTable& t = table();
   for (uint64_t i = 0; i < model.parameters; ++i) {
     const float* const theta = model.theta[i];
     const uint64_t first = model.offsets[i];
     Tally tally;
     walk(
-        model, i, where,
+        model, i,
         [&](uint64_t begin, uint64_t end) {
           tally.add(begin, end, [&](uint64_t b, uint64_t n, Norms& sums) {
             t.duals(theta + (b - first), old + b, z_i + b, u + b, s + b, n, sums);
           });
         },
-        kNothing);
+        [&](uint64_t begin, uint64_t end) {
+          if (frozen) {
+            return;
+          }
+          tally.add(begin, end, [&](uint64_t b, uint64_t n, Norms& sums) {
+            t.norm(theta + (b - first), n, 0, sums);
+            if (cut) {
+              t.norm(old + b, n, 1, sums);
+            }
+            t.norm(u + b, n, 3, sums);
+          });
+        });
     tally.finish(4, norms + i, model.parameters);
   }
 }
 
-void globals(const Model& model, Where where, const float* old, const float* z, const float* z_i,
+void globals(const Model& model, bool cut, const float* old, const float* z, const float* z_i,
              float* v, const float* scale, double* norms) {
   const AdmmTable& t = table();
   for (uint64_t i = 0; i < model.parameters; ++i) {
     Tally tally;
     walk(
-        model, i, where,
+        model, i,
         [&](uint64_t begin, uint64_t end) {
           tally.add(begin, end, [&](uint64_t b, uint64_t n, Norms& sums) {
             t.globals(old + b, z + b, z_i + b, v + b, n, scale[i], sums);
           });
         },
-        kNothing);
+        [&](uint64_t begin, uint64_t end) {
+          if (cut) {
+            tally.add(begin, end,
+                      [&](uint64_t b, uint64_t n, Norms& sums) { t.norm(old + b, n, 0, sums); });
+          }
+        });
     tally.finish(2, norms + i, model.parameters);
   }
 }
@@ -230,7 +232,13 @@ void squares(const float* s, const float* m, float scale, uint64_t outer, uint64
       short_rows(t, s, m, scale, places, inner, sums);
     } else {
       for (uint64_t p = 0; p < places; ++p) {
-        long_row(t, s + p * inner, m + p * inner, scale, inner, sums + p);
+        Tally tally;
+        tally.add(p * inner, (p + 1) * inner, [&](uint64_t b, uint64_t n, Norms& part) {
+          t.square_sum(s + b, m + b, n, scale, part);
+        });
+        double sum = 0.0;
+        tally.finish(1, &sum, 1);
+        sums[p] += sum;
       }
     }
     s += places * inner;
@@ -266,18 +274,19 @@ class Runs {
   Run last_{};
 };
 
+// keep[0 .. dims - 1], the last of them not null; every place of the last dimension is `each`
+// elements.
 void add_runs(uint64_t dims, const uint64_t* sizes, const uint8_t* const* keep, uint64_t base,
               uint64_t elements, Runs& runs) {
-  if (std::all_of(keep, keep + dims, [](const uint8_t* k) { return k == nullptr; })) {
-    if (elements > 0) {
-      runs.add(base, base + elements);
-    }
-    return;
-  }
   const uint64_t each = elements / std::max<uint64_t>(sizes[0], 1);
-  for (uint64_t p = 0; p < sizes[0]; ++p) {
-    if (keep[0] == nullptr || keep[0][p] != 0) {
-      add_runs(dims - 1, sizes + 1, keep + 1, base + p * each, each, runs);
+  for (uint64_t p = 0; p < sizes[0]; ++p, base += each) {
+    if (keep[0] != nullptr && keep[0][p] == 0) {
+      continue;
+    }
+    if (dims == 1) {
+      runs.add(base, base + each);
+    } else {
+      add_runs(dims - 1, sizes + 1, keep + 1, base, each, runs);
     }
   }
 }
@@ -290,8 +299,15 @@ uint64_t kept_runs(uint64_t dims, const uint64_t* sizes, const uint8_t* const* k
   for (uint64_t d = 0; d < dims; ++d) {
     elements *= sizes[d];
   }
+  while (dims > 0 && keep[dims - 1] == nullptr) {
+    --dims;
+  }
   Runs out(runs, room);
-  add_runs(dims, sizes, keep, base, elements, out);
+  if (elements > 0 && dims > 0) {
+    add_runs(dims, sizes, keep, base, elements, out);
+  } else if (elements > 0) {
+    out.add(base, base + elements);
+  }
   return out.count();
 }
 

@@ -24,29 +24,29 @@ struct Model {
   float* const* theta;        // each parameter's memory, in the flat buffers' order
 };
 
-enum class Where : uint32_t { everywhere = 0, kept };
+// Outside of the mask z_i, z and v are zero: no pass reads them there, and none of those below
+// needs to be told what they are. Once the mask is `frozen`, theta and u are zero there, too.
 
 // Step 1: g += rho (theta - z_i + scale u), or, where the optimizer adds rho theta itself, without
-// theta. Null gradients are left out. kept: +0 elsewhere.
-void pull(const Model& model, Where where, bool decayed, float* const* grads, const float* rho,
+// theta. Null gradients are left out. frozen: +0 outside of the mask.
+void pull(const Model& model, bool frozen, bool decayed, float* const* grads, const float* rho,
           const float* z_i, const float* u, const float* scale);
 
-// Step 2: u = theta + scale u. kept: nothing elsewhere.
-void gather(const Model& model, Where where, float* u, const float* scale);
+// Step 2: u = theta + scale u.
+void gather(const Model& model, bool frozen, float* u, const float* scale);
 
 // Steps 4 and 5: z_i = z~_i = s - (s - (z - scale v)) rest, out = z_i + scale v; +0 in both outside
-// of the mask, and in v where `cut`. rest: rho2 / (P rho1 + rho2).
+// of the mask, and in v where it was `cut` anew. rest: rho2 / (P rho1 + rho2).
 void consensus(const Model& model, bool cut, const float* rest, const float* s, const float* z,
                float* v, const float* scale, float* z_i, float* out);
 
 // Step 7 on this rank: u -= z_i where u holds theta + u, and s becomes the node's mean of u.
-// Squared norms, `parameters` each: theta - z_i, z_i - old, z_i, u. kept: nothing elsewhere.
-void duals(const Model& model, Where where, const float* old, const float* z_i, float* u, float* s,
-           double* norms);
+// Squared norms, `parameters` each: theta - z_i, z_i - old, z_i, u. cut: `old` has another mask.
+void duals(const Model& model, bool frozen, bool cut, const float* old, const float* z_i, float* u,
+           float* s, double* norms);
 
-// Step 7 on the node: v = scale v + z_i - z. Squared norms: z - old, z_i - z. kept: nothing
-// elsewhere.
-void globals(const Model& model, Where where, const float* old, const float* z, const float* z_i,
+// Step 7 on the node: v = scale v + z_i - z. Squared norms: z - old, z_i - z.
+void globals(const Model& model, bool cut, const float* old, const float* z, const float* z_i,
              float* v, const float* scale, double* norms);
 
 // Scores: sums[p] += sum of (s - scale m)^2 over places p of [outer][places][inner].

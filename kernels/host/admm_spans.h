@@ -32,6 +32,15 @@ template <typename Vectors, typename Single>
 
 void pull_span(float* __restrict g, const float* __restrict theta, const float* __restrict z_i,
                const float* __restrict u, size_t n, float scale, float rho) {
+  if (z_i == nullptr) {
+    walk_span(
+        n,
+        [&](size_t i) {
+          store(g + i, load(g + i) + rho * (load(theta + i) + scale * load(u + i)));
+        },
+        [&](size_t i) { g[i] += rho * (theta[i] + scale * u[i]); });
+    return;
+  }
   walk_span(
       n,
       [&](size_t i) {
@@ -42,6 +51,12 @@ void pull_span(float* __restrict g, const float* __restrict theta, const float* 
 
 void pull_decayed_span(float* __restrict g, const float* __restrict z_i, const float* __restrict u,
                        size_t n, float scale, float rho) {
+  if (z_i == nullptr) {
+    walk_span(
+        n, [&](size_t i) { store(g + i, load(g + i) + rho * (scale * load(u + i))); },
+        [&](size_t i) { g[i] += rho * (scale * u[i]); });
+    return;
+  }
   walk_span(
       n, [&](size_t i) { store(g + i, load(g + i) - rho * (load(z_i + i) - scale * load(u + i))); },
       [&](size_t i) { g[i] -= rho * (z_i[i] - scale * u[i]); });
@@ -131,6 +146,33 @@ void globals_span(const float* __restrict old, const float* __restrict z,
   store(norms.lanes[1], r2);
 }
 
+void norm_span(const float* x, size_t n, size_t key, Norms& norms) {
+  Lanes sum = load(norms.lanes[key]);
+  walk_span(
+      n,
+      [&](size_t i) {
+        const Lanes value = load(x + i);
+        sum += value * value;
+      },
+      [&](size_t i) { norms.total[key] += static_cast<double>(x[i] * x[i]); });
+  store(norms.lanes[key], sum);
+}
+
+void square_sum_span(const float* s, const float* m, size_t n, float scale, Norms& norms) {
+  Lanes sum = load(norms.lanes[0]);
+  walk_span(
+      n,
+      [&](size_t i) {
+        const Lanes value = load(s + i) - scale * load(m + i);
+        sum += value * value;
+      },
+      [&](size_t i) {
+        const float value = s[i] - scale * m[i];
+        norms.total[0] += static_cast<double>(value * value);
+      });
+  store(norms.lanes[0], sum);
+}
+
 void squares_span(const float* __restrict s, const float* __restrict m, size_t n, float scale,
                   float* __restrict out) {
   walk_span(
@@ -146,8 +188,8 @@ void squares_span(const float* __restrict s, const float* __restrict m, size_t n
 }
 
 constexpr AdmmTable make_admm_table() {
-  return {pull_span,  pull_decayed_span, gather_span, consensus_span,
-          duals_span, globals_span,      squares_span};
+  return {pull_span,    pull_decayed_span, gather_span,  consensus_span, duals_span,
+          globals_span, norm_span,         squares_span, square_sum_span};
 }
 
 }  // namespace

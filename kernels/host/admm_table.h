@@ -18,6 +18,7 @@ struct alignas(32) Norms {
 };
 
 struct AdmmTable {
+  // A null z_i is one of zeros.
   void (*pull)(float* g, const float* theta, const float* z_i, const float* u, size_t n,
                float scale, float rho);
   void (*pull_decayed)(float* g, const float* z_i, const float* u, size_t n, float scale,
@@ -29,7 +30,9 @@ struct AdmmTable {
                 size_t n, Norms& norms);
   void (*globals)(const float* old, const float* z, const float* z_i, float* v, size_t n,
                   float scale, Norms& norms);
+  void (*norm)(const float* x, size_t n, size_t key, Norms& norms);
   void (*squares)(const float* s, const float* m, size_t n, float scale, float* out);
+  void (*square_sum)(const float* s, const float* m, size_t n, float scale, Norms& norms);
 };
 
 extern const AdmmTable kScalarAdmmTable;

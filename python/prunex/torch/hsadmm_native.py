@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from prunex.torch.hsadmm_state import State
 
 VERSION = 1
-EVERYWHERE, KEPT = 0, 1
 _P, _N = c.c_void_p, c.c_uint64
 
 
@@ -41,11 +40,11 @@ class _Calls(c.Structure):
     _fields_ = [
         ("bytes", c.c_uint32),
         ("version", c.c_uint32),
-        ("pull", c.CFUNCTYPE(None, _M, c.c_uint32, c.c_bool, _P, _P, _P, _P, _P)),
-        ("gather", c.CFUNCTYPE(None, _M, c.c_uint32, _P, _P)),
+        ("pull", c.CFUNCTYPE(None, _M, c.c_bool, c.c_bool, _P, _P, _P, _P, _P)),
+        ("gather", c.CFUNCTYPE(None, _M, c.c_bool, _P, _P)),
         ("consensus", c.CFUNCTYPE(None, _M, c.c_bool, _P, _P, _P, _P, _P, _P, _P)),
-        ("duals", c.CFUNCTYPE(None, _M, c.c_uint32, _P, _P, _P, _P, _P)),
-        ("globals", c.CFUNCTYPE(None, _M, c.c_uint32, _P, _P, _P, _P, _P, _P)),
+        ("duals", c.CFUNCTYPE(None, _M, c.c_bool, c.c_bool, _P, _P, _P, _P, _P)),
+        ("globals", c.CFUNCTYPE(None, _M, c.c_bool, _P, _P, _P, _P, _P, _P)),
         ("squares", c.CFUNCTYPE(None, _P, _P, c.c_float, _N, _N, _N, _P)),
         ("kept_runs", c.CFUNCTYPE(_N, _N, _P, _P, _N, _P, _N)),
     ]
@@ -96,6 +95,8 @@ class Native:
         self._runs = np.zeros((0, 2), np.uint64)
         self._first = np.zeros(self.count + 1, np.uint64)
         self._room = np.zeros((1 << 12, 2), np.uint64)
+        ends = zip(state.offsets, state.offsets[1:])
+        self._whole = [np.array([(b, e)] if e > b else [], np.uint64).reshape(-1, 2) for b, e in ends]
         self._model = _Model(
             self.count, _at(self._offsets), _at(self._first), 0, _at(self._pointers)
         )
@@ -138,8 +139,10 @@ class Native:
                 order = sorted(range(places[name].ndim), key=lambda d: -state.strides[i][d])
                 flat = np.ascontiguousarray(places[name].transpose(order)).reshape(-1)
                 part = self._kept_runs([flat.size], [flat], state.offsets[i])
+            elif name in keeps:
+                part = self._kept_runs(*self._memory_order(i, keeps[name]), state.offsets[i])
             else:
-                part = self._kept_runs(*self._memory_order(i, keeps.get(name, {})), state.offsets[i])
+                part = self._whole[i]
             parts.append(part)
             at += len(part)
         self._first[self.count] = at
@@ -166,29 +169,26 @@ class Native:
     # ---- the steps
 
     def pull(
-        self, grads: Sequence[torch.Tensor], times: int, decayed: bool, kept_only: bool
+        self, grads: Sequence[torch.Tensor], times: int, decayed: bool, frozen: bool
     ) -> None:
-        """Step 1. kept_only: dropped places become +0."""
+        """Step 1. frozen: dropped places become +0."""
         thetas = self._thetas()
         held = [self._same(i, g) for i, g in enumerate(grads)]
         self._grads[:] = [g.data_ptr() for g in held]
         rho, scale = _floats(times * self.state.rho1), self._factors("u")
         z_i, u = self._flat("z_i", "u")
-        where = KEPT if kept_only else EVERYWHERE
         self.calls.pull(
-            self._model, where, decayed, _at(self._grads), _at(rho), z_i, u, _at(scale)
+            self._model, frozen, decayed, _at(self._grads), _at(rho), z_i, u, _at(scale)
         )
         del thetas
         for g, other in zip(grads, held):
             if other is not g:
                 g.copy_(other)
 
-    def gather(self, kept_only: bool) -> None:
+    def gather(self, frozen: bool) -> None:
         """u += theta."""
-        thetas = self._thetas()
-        scale = self._factors("u")
-        where = KEPT if kept_only else EVERYWHERE
-        self.calls.gather(self._model, where, *self._flat("u"), _at(scale))
+        thetas, scale = self._thetas(), self._factors("u")
+        self.calls.gather(self._model, frozen, *self._flat("u"), _at(scale))
         self.state.settled("u")
         del thetas
 
@@ -235,24 +235,18 @@ class Native:
         state.swap("a", "u_mean")
         state.settled("u_mean")
 
-    def duals(self, kept_only: bool) -> dict[str, torch.Tensor]:
+    def duals(self, frozen: bool, cut: bool) -> dict[str, torch.Tensor]:
         """Step 7 of u, with u_mean and squared norms. The new z_i is in b."""
-        thetas = self._thetas()
-        norms = np.zeros((4, self.count))
-        where = KEPT if kept_only else EVERYWHERE
-        self.calls.duals(
-            self._model, where, *self._flat("z_i", "b", "u", "u_mean"), _at(norms)
-        )
+        thetas, norms = self._thetas(), np.zeros((4, self.count))
+        flats = self._flat("z_i", "b", "u", "u_mean")
+        self.calls.duals(self._model, frozen, cut, *flats, _at(norms))
         del thetas
         return dict(zip(("r1", "dz_i", "z_i", "u"), torch.from_numpy(norms).unbind()))
 
-    def globals(self, kept_only: bool) -> dict[str, torch.Tensor]:
+    def globals(self, cut: bool) -> dict[str, torch.Tensor]:
         """Step 7 of v, with squared norms. The new z is in a."""
-        norms = np.zeros((2, self.count))
-        where = KEPT if kept_only else EVERYWHERE
-        scale = self._factors("v")
-        self.calls.globals(
-            self._model, where, *self._flat("z", "a", "z_i", "v"), _at(scale), _at(norms)
-        )
+        norms, scale = np.zeros((2, self.count)), self._factors("v")
+        flats = self._flat("z", "a", "z_i", "v")
+        self.calls.globals(self._model, cut, *flats, _at(scale), _at(norms))
         self.state.settled("v")
         return dict(zip(("dz", "r2"), torch.from_numpy(norms).unbind()))

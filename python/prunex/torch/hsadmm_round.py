@@ -238,10 +238,10 @@ def native_consensus_and_duals(
     native = state.native
     native.consensus(exchange.P, cut=flips > 0)
     end = exchange.begin_leaders_mean_(state.a)
-    out = native.duals(kept_only=hard)
+    out = native.duals(hard, cut=flips > 0)
     state.swap("z_i", "b")
     end()
-    out.update(native.globals(kept_only=flips == 0))
+    out.update(native.globals(cut=flips > 0))
     state.swap("z", "a")
     out["r2"] /= exchange.P
     return out

@@ -224,16 +224,16 @@ def add_proximal(
     times: int = 1,
     decayed: bool = False,
     frozen: bool = False,
-) -> None:
+) -> bool:
     """Step 1: g += times * rho1 * (theta - z_i + u_ij), in place.
 
     decayed: the optimizer adds the part of theta itself (DecayPull). In 16-bit parameters the
     difference is taken in float32 first, for it is far smaller than either term. frozen: dropped
-    places may be left out, for they are zeroed next.
+    places are to be zeroed. Returns whether that is done, too.
     """
     if state.native is not None:
-        state.native.pull(grads, times, decayed, kept_only=frozen)
-        return
+        state.native.pull(grads, times, decayed, frozen)
+        return frozen
     state.settle("u")
     for i, g in enumerate(grads):
         rho, theta = times * float(state.rho1[i]), state.thetas[i].detach()
@@ -244,6 +244,7 @@ def add_proximal(
         if not decayed:
             g.add_(theta, alpha=rho)
         g.add_(z_i, alpha=-rho).add_(u, alpha=rho)
+    return False
 
 
 class DecayPull:
