@@ -86,26 +86,6 @@ class Tally {
   uint64_t used_ = 0;
 };
 
-// Sums of short rows: through a tile in the first-level cache, eight squares at a time.
-void short_rows(const AdmmTable& t, const float* s, const float* m, float scale, uint64_t places,
-                uint64_t inner, double* sums) {
-  constexpr uint64_t kTile = 1024;
-  alignas(32) float tile[kTile];
-  const uint64_t rows = kTile / inner;
-  for (uint64_t p = 0; p < places; p += rows) {
-    const uint64_t now = std::min(rows, places - p);
-    t.squares(s + p * inner, m + p * inner, now * inner, scale, tile);
-    const float* at = tile;
-    for (uint64_t row = 0; row < now; ++row, at += inner) {
-      float sum = 0.0F;
-      for (uint64_t k = 0; k < inner; ++k) {
-        sum += at[k];
-      }
-      sums[p + row] += static_cast<double>(sum);
-    }
-  }
-}
-
 }  // namespace
 
 void pull(const Model& model, bool frozen, bool decayed, float* const* grads, const float* rho,
@@ -153,21 +133,18 @@ void gather(const Model& model, bool frozen, float* u, const float* scale) {
   }
 }
 
-void consensus(const Model& model, bool cut, const float* rest, const float* s, const float* z,
-               float* v, const float* scale, float* z_i, float* out) {
+void consensus(const Model& model, const float* rest, const float* s, const float* z, float* y,
+               const float* scale, float* z_i) {
   const AdmmTable& t = table();
   for (uint64_t i = 0; i < model.parameters; ++i) {
     walk(
         model, i,
         [&](uint64_t b, uint64_t e) {
-          t.consensus(s + b, z + b, v + b, e - b, scale[i], rest[i], z_i + b, out + b);
+          t.consensus(s + b, z + b, y + b, e - b, scale[i], rest[i], z_i + b);
         },
         [&](uint64_t b, uint64_t e) {
           zero(z_i, b, e);
-          zero(out, b, e);
-          if (cut) {
-            zero(v, b, e);
-          }
+          zero(y, b, e);
         });
   }
 }
@@ -203,7 +180,7 @@ void duals(const Model& model, bool frozen, bool cut, const float* old, const fl
 }
 
 void globals(const Model& model, bool cut, const float* old, const float* z, const float* z_i,
-             float* v, const float* scale, double* norms) {
+             double* norms) {
   const AdmmTable& t = table();
   for (uint64_t i = 0; i < model.parameters; ++i) {
     Tally tally;
@@ -211,7 +188,7 @@ void globals(const Model& model, bool cut, const float* old, const float* z, con
         model, i,
         [&](uint64_t begin, uint64_t end) {
           tally.add(begin, end, [&](uint64_t b, uint64_t n, Norms& sums) {
-            t.globals(old + b, z + b, z_i + b, v + b, n, scale[i], sums);
+            t.globals(old + b, z + b, z_i + b, n, sums);
           });
         },
         [&](uint64_t begin, uint64_t end) {
@@ -229,7 +206,7 @@ void squares(const float* s, const float* m, float scale, uint64_t outer, uint64
   const AdmmTable& t = table();
   for (uint64_t o = 0; o < outer; ++o) {
     if (inner <= 64) {
-      short_rows(t, s, m, scale, places, inner, sums);
+      t.short_rows(s, m, places, inner, scale, sums);
     } else {
       for (uint64_t p = 0; p < places; ++p) {
         Tally tally;

@@ -68,22 +68,22 @@ void gather_span(float* __restrict u, const float* __restrict theta, size_t n, f
       [&](size_t i) { u[i] = scale * u[i] + theta[i]; });
 }
 
-void consensus_span(const float* __restrict s, const float* __restrict z, const float* __restrict v,
-                    size_t n, float scale, float rest, float* __restrict z_i,
-                    float* __restrict out) {
+void consensus_span(const float* __restrict s, const float* __restrict z, float* __restrict y,
+                    size_t n, float scale, float rest, float* __restrict z_i) {
   walk_span(
       n,
       [&](size_t i) {
-        const Lanes near = load(s + i), dual = scale * load(v + i);
-        const Lanes value = near - (near - (load(z + i) - dual)) * rest;
+        const Lanes near = load(s + i), all = load(z + i);
+        const Lanes dual = scale * (load(y + i) - all);
+        const Lanes value = near - (near - (all - dual)) * rest;
         store(z_i + i, value);
-        store(out + i, value + dual);
+        store(y + i, value + dual);
       },
       [&](size_t i) {
-        const float dual = scale * v[i];
+        const float dual = scale * (y[i] - z[i]);
         const float value = s[i] - (s[i] - (z[i] - dual)) * rest;
         z_i[i] = value;
-        out[i] = value + dual;
+        y[i] = value + dual;
       });
 }
 
@@ -123,8 +123,7 @@ void duals_span(const float* __restrict theta, const float* __restrict old,
 }
 
 void globals_span(const float* __restrict old, const float* __restrict z,
-                  const float* __restrict z_i, float* __restrict v, size_t n, float scale,
-                  Norms& norms) {
+                  const float* __restrict z_i, size_t n, Norms& norms) {
   Lanes dz = load(norms.lanes[0]), r2 = load(norms.lanes[1]);
   double* const total = norms.total;
   walk_span(
@@ -132,13 +131,11 @@ void globals_span(const float* __restrict old, const float* __restrict z,
       [&](size_t i) {
         const Lanes all = load(z + i);
         const Lanes moved = all - load(old + i), apart = load(z_i + i) - all;
-        store(v + i, scale * load(v + i) + apart);
         dz += moved * moved;
         r2 += apart * apart;
       },
       [&](size_t i) {
         const float moved = z[i] - old[i], apart = z_i[i] - z[i];
-        v[i] = scale * v[i] + apart;
         total[0] += static_cast<double>(moved * moved);
         total[1] += static_cast<double>(apart * apart);
       });
@@ -173,23 +170,53 @@ void square_sum_span(const float* s, const float* m, size_t n, float scale, Norm
   store(norms.lanes[0], sum);
 }
 
-void squares_span(const float* __restrict s, const float* __restrict m, size_t n, float scale,
-                  float* __restrict out) {
-  walk_span(
-      n,
-      [&](size_t i) {
-        const Lanes value = load(s + i) - scale * load(m + i);
-        store(out + i, value * value);
-      },
-      [&](size_t i) {
-        const float value = s[i] - scale * m[i];
-        out[i] = value * value;
-      });
+// Through a tile in the first-level cache: squares eight at a time, then four sums side by side.
+void short_rows(const float* s, const float* m, size_t rows, size_t inner, float scale,
+                double* sums) {
+  constexpr size_t kTile = 2048;
+  alignas(32) float tile[kTile];
+  const size_t most = kTile / inner;
+  for (size_t row = 0; row < rows; row += most) {
+    const size_t now = rows - row < most ? rows - row : most;
+    walk_span(
+        now * inner,
+        [&](size_t i) {
+          const Lanes value = load(s + i) - scale * load(m + i);
+          store(tile + i, value * value);
+        },
+        [&](size_t i) {
+          const float value = s[i] - scale * m[i];
+          tile[i] = value * value;
+        });
+    const float* at = tile;
+    size_t r = 0;
+    for (; r + 4 <= now; r += 4, at += 4 * inner) {
+      float sum[4] = {};
+      for (size_t k = 0; k < inner; ++k) {
+        sum[0] += at[k];
+        sum[1] += at[inner + k];
+        sum[2] += at[2 * inner + k];
+        sum[3] += at[3 * inner + k];
+      }
+      for (size_t k = 0; k < 4; ++k) {
+        sums[row + r + k] += static_cast<double>(sum[k]);
+      }
+    }
+    for (; r < now; ++r, at += inner) {
+      float sum = 0.0F;
+      for (size_t k = 0; k < inner; ++k) {
+        sum += at[k];
+      }
+      sums[row + r] += static_cast<double>(sum);
+    }
+    s += now * inner;
+    m += now * inner;
+  }
 }
 
 constexpr AdmmTable make_admm_table() {
-  return {pull_span,    pull_decayed_span, gather_span,  consensus_span, duals_span,
-          globals_span, norm_span,         squares_span, square_sum_span};
+  return {pull_span,    pull_decayed_span, gather_span, consensus_span, duals_span,
+          globals_span, norm_span,         short_rows,  square_sum_span};
 }
 
 }  // namespace

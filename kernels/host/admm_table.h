@@ -24,14 +24,15 @@ struct AdmmTable {
   void (*pull_decayed)(float* g, const float* z_i, const float* u, size_t n, float scale,
                        float rho);
   void (*gather)(float* u, const float* theta, size_t n, float scale);
-  void (*consensus)(const float* s, const float* z, const float* v, size_t n, float scale,
-                    float rest, float* z_i, float* out);
+  void (*consensus)(const float* s, const float* z, float* y, size_t n, float scale, float rest,
+                    float* z_i);
   void (*duals)(const float* theta, const float* old, const float* z_i, float* u, float* s,
                 size_t n, Norms& norms);
-  void (*globals)(const float* old, const float* z, const float* z_i, float* v, size_t n,
-                  float scale, Norms& norms);
+  void (*globals)(const float* old, const float* z, const float* z_i, size_t n, Norms& norms);
   void (*norm)(const float* x, size_t n, size_t key, Norms& norms);
-  void (*squares)(const float* s, const float* m, size_t n, float scale, float* out);
+  // Sums of `inner` squares each, added to sums[0 .. rows - 1].
+  void (*short_rows)(const float* s, const float* m, size_t rows, size_t inner, float scale,
+                     double* sums);
   void (*square_sum)(const float* s, const float* m, size_t n, float scale, Norms& norms);
 };
 

@@ -168,39 +168,37 @@ TEST_P(Admm, gather_adds_theta) {
 }
 
 TEST_P(Admm, consensus_projects_and_adds_the_dual) {
-  for (const bool cut : {false, true}) {
-    Net net(3);
-    const Floats s = net.values(), z = net.values(), before = net.values(), scale = net.factors();
-    const Floats rest(net.parameters(), 0.25F);
-    Floats v = before, z_i = net.values(), out = net.values();
-    consensus(net.model(), cut, rest.data(), s.data(), z.data(), v.data(), scale.data(), z_i.data(),
-              out.data());
-    for (size_t e = 0; e < s.size(); ++e) {
-      const bool kept = net.keep[e] != 0;
-      const float dual = scale[net.owner(e)] * before[e];
-      const float tilde = 0.75F * s[e] + 0.25F * (z[e] - dual);
-      ASSERT_EQ(z_i[e], kept ? tilde : 0.0F) << e;
-      ASSERT_EQ(out[e], kept ? tilde + dual : 0.0F) << e;
-      ASSERT_EQ(v[e], kept || !cut ? before[e] : 0.0F) << e;
-      ASSERT_FALSE(std::signbit(z_i[e]) && z_i[e] == 0.0F && !kept);
+  Net net(3);
+  const Floats s = net.values(), z = net.values(), before = net.values(), scale = net.factors();
+  const Floats rest(net.parameters(), 0.25F);
+  Floats y = before, z_i = net.values();
+  consensus(net.model(), rest.data(), s.data(), z.data(), y.data(), scale.data(), z_i.data());
+  for (size_t e = 0; e < s.size(); ++e) {
+    if (net.keep[e] == 0) {
+      ASSERT_TRUE(z_i[e] == 0.0F && !std::signbit(z_i[e])) << e;
+      ASSERT_TRUE(y[e] == 0.0F && !std::signbit(y[e])) << e;
+      continue;
     }
+    const float dual = scale[net.owner(e)] * (before[e] - z[e]);
+    const float tilde = 0.75F * s[e] + 0.25F * (z[e] - dual);
+    ASSERT_EQ(z_i[e], tilde) << e;
+    ASSERT_EQ(y[e], tilde + dual) << e;
   }
 }
 
 TEST_P(Admm, what_is_dropped_is_not_read) {
   Net net(4);
-  Floats s = net.values(), z = net.values(), v = net.values(), z_i(s), out(s);
+  Floats s = net.values(), z = net.values(), y = net.values(), z_i(s);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (size_t e = 0; e < s.size(); ++e) {
     if (net.keep[e] == 0) {
-      s[e] = z[e] = v[e] = z_i[e] = out[e] = nan;
+      s[e] = z[e] = y[e] = z_i[e] = nan;
     }
   }
   const Floats rest(net.parameters(), 0.25F), one(net.parameters(), 1.0F);
-  consensus(net.model(), true, rest.data(), s.data(), z.data(), v.data(), one.data(), z_i.data(),
-            out.data());
+  consensus(net.model(), rest.data(), s.data(), z.data(), y.data(), one.data(), z_i.data());
   for (size_t e = 0; e < s.size(); ++e) {
-    ASSERT_TRUE(net.keep[e] != 0 || (z_i[e] == 0.0F && out[e] == 0.0F && v[e] == 0.0F)) << e;
+    ASSERT_TRUE(net.keep[e] != 0 || (z_i[e] == 0.0F && y[e] == 0.0F)) << e;
   }
 }
 
@@ -237,18 +235,14 @@ TEST_P(Admm, duals_and_their_norms) {
   }
 }
 
-TEST_P(Admm, globals_and_their_norms) {
+TEST_P(Admm, norms_of_what_z_has_changed) {
   for (const bool cut : {false, true}) {
     Net net(6);
     const Floats old = cut ? net.values() : net.inside(), z = net.inside(), z_i = net.inside();
-    const Floats before = net.inside(), scale = net.factors();
-    Floats v = before;
     const size_t n = net.parameters();
     std::vector<double> norms(2 * n), want(2 * n);
-    globals(net.model(), cut, old.data(), z.data(), z_i.data(), v.data(), scale.data(),
-            norms.data());
-    for (size_t e = 0; e < v.size(); ++e) {
-      ASSERT_EQ(v[e], scale[net.owner(e)] * before[e] + z_i[e] - z[e]) << e;
+    globals(net.model(), cut, old.data(), z.data(), z_i.data(), norms.data());
+    for (size_t e = 0; e < z.size(); ++e) {
       const double parts[] = {z[e] - old[e], z_i[e] - z[e]};
       for (size_t k = 0; k < 2; ++k) {
         want[k * n + net.owner(e)] += parts[k] * parts[k];
@@ -295,23 +289,22 @@ std::vector<uint8_t> round_bits(Isa isa) {
   Net net(7, false);
   const size_t n = net.parameters();
   const Floats z = net.inside(), old = net.values(), scale(n, 0.7F), rest(n, 0.3F), rho(n, 0.1F);
-  Floats u = net.values(), s = net.values(), v = net.inside(), z_i(u), out(u);
+  Floats u = net.values(), s = net.values(), y = net.inside(), z_i(u);
   std::vector<double> norms(6 * n), sums(40);
   const Model model = net.model();
   gather(model, false, u.data(), scale.data());
   squares(s.data(), u.data(), 0.7F, 3, 40, 9, sums.data());
-  consensus(model, true, rest.data(), s.data(), z.data(), v.data(), scale.data(), z_i.data(),
-            out.data());
+  squares(s.data(), u.data(), 0.7F, 1, 40, 90, sums.data());
+  consensus(model, rest.data(), s.data(), z.data(), y.data(), scale.data(), z_i.data());
   duals(model, false, true, old.data(), z_i.data(), u.data(), s.data(), norms.data());
-  globals(model, true, z.data(), out.data(), z_i.data(), v.data(), scale.data(),
-          norms.data() + 4 * n);
+  globals(model, true, old.data(), z.data(), z_i.data(), norms.data() + 4 * n);
   pull(model, false, false, net.pointers.data(), rho.data(), z_i.data(), u.data(), scale.data());
   std::vector<uint8_t> bits;
   const auto add = [&bits](const auto& values) {
     const auto* from = reinterpret_cast<const uint8_t*>(values.data());
     bits.insert(bits.end(), from, from + values.size() * sizeof values[0]);
   };
-  for (const Floats* part : {&u, &s, &v, &z_i, &out}) {
+  for (const Floats* part : {&u, &s, &y, &z_i}) {
     add(*part);
   }
   for (const Floats& theta : net.thetas) {

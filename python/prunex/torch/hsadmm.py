@@ -141,6 +141,7 @@ class HSADMM:
         state.load_thetas_(state.views["a"])
         state.z.copy_(state.a)
         state.z_i.copy_(state.a)
+        state.load_v(torch.zeros_like(state.a))
 
     # ---- training
 

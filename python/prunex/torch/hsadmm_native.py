@@ -42,9 +42,9 @@ class _Calls(c.Structure):
         ("version", c.c_uint32),
         ("pull", c.CFUNCTYPE(None, _M, c.c_bool, c.c_bool, _P, _P, _P, _P, _P)),
         ("gather", c.CFUNCTYPE(None, _M, c.c_bool, _P, _P)),
-        ("consensus", c.CFUNCTYPE(None, _M, c.c_bool, _P, _P, _P, _P, _P, _P, _P)),
+        ("consensus", c.CFUNCTYPE(None, _M, _P, _P, _P, _P, _P, _P)),
         ("duals", c.CFUNCTYPE(None, _M, c.c_bool, c.c_bool, _P, _P, _P, _P, _P)),
-        ("globals", c.CFUNCTYPE(None, _M, c.c_bool, _P, _P, _P, _P, _P, _P)),
+        ("globals", c.CFUNCTYPE(None, _M, c.c_bool, _P, _P, _P, _P)),
         ("squares", c.CFUNCTYPE(None, _P, _P, c.c_float, _N, _N, _N, _P)),
         ("kept_runs", c.CFUNCTYPE(_N, _N, _P, _P, _N, _P, _N)),
     ]
@@ -224,14 +224,15 @@ class Native:
             )
         return sums
 
-    def consensus(self, P: int, cut: bool) -> None:
-        """Steps 4 and 5: b = z_i from a = s_i; u_mean, whose values are not needed any more,
-        becomes s_i, and a what is exchanged. cut: the mask has changed."""
+    def consensus(self, P: int) -> None:
+        """Steps 4 and 5: b = z_i from a = s_i, y = z_i + v_i. The old u_mean is not needed any
+        more: s_i takes its name, to become the next one, and a is free."""
         state = self.state
         near = P * state.rho1
         rest, scale = _floats(state.rho2 / (near + state.rho2)), self._factors("v")
-        s, z, v, z_i, out = self._flat("a", "z", "v", "b", "u_mean")
-        self.calls.consensus(self._model, cut, _at(rest), s, z, v, _at(scale), z_i, out)
+        s, z, y, z_i = self._flat("a", "z", "y", "b")
+        self.calls.consensus(self._model, _at(rest), s, z, y, _at(scale), z_i)
+        state.settled("v")
         state.swap("a", "u_mean")
         state.settled("u_mean")
 
@@ -244,9 +245,7 @@ class Native:
         return dict(zip(("r1", "dz_i", "z_i", "u"), torch.from_numpy(norms).unbind()))
 
     def globals(self, cut: bool) -> dict[str, torch.Tensor]:
-        """Step 7 of v, with squared norms. The new z is in a."""
-        norms, scale = np.zeros((2, self.count)), self._factors("v")
-        flats = self._flat("z", "a", "z_i", "v")
-        self.calls.globals(self._model, cut, *flats, _at(scale), _at(norms))
-        self.state.settled("v")
+        """Squared norms of the second level. The new z is in a."""
+        norms = np.zeros((2, self.count))
+        self.calls.globals(self._model, cut, *self._flat("z", "a", "z_i"), _at(norms))
         return dict(zip(("dz", "r2"), torch.from_numpy(norms).unbind()))

@@ -89,12 +89,19 @@ def minimise(state: State, exchange: Exchange, i: int) -> None:
     the projection. With one node the second level is not there (rho2 = 0): z~ = s, plain ADMM."""
     near = exchange.P * state.rho1[i]
     share = float(near / (near + state.rho2[i]))
-    for a, b, z, v in state.split_one(i, "a", "b", "z", "v"):
+    for a, b, z, y in state.split_one(i, "a", "b", "z", "y"):
         if share == 1.0:
             b.copy_(a)
         else:
-            torch.sub(z, v, out=b)
+            torch.sub(z, dual(state, i, y, z), out=b)
             b.lerp_(a, share)
+
+
+def dual(state: State, i: int, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """v of a piece of parameter i, in scratch memory."""
+    v = torch.sub(y, z, out=state.scratch[: len(y)])
+    factor = float(state.pending["v"][i])
+    return v if factor == 1.0 else v.mul_(factor)
 
 
 def node_scores(state: State, exchange: Exchange, options: Options) -> tuple[np.ndarray, bool]:
@@ -110,7 +117,7 @@ def node_scores(state: State, exchange: Exchange, options: Options) -> tuple[np.
         known = {k: torch.from_numpy(v) for k, v in found.items() if v is not None}
     rest = [f for f in state.families if f.name not in known]
     if rest:
-        state.settle("u_mean", "v")
+        state.settle("u_mean")
     for name in {m.name for f in rest for m in f.members if m.scored}:
         i = state.number[name]
         square = state.views["b"][i]  # free until the projection
@@ -190,42 +197,41 @@ def consensus_and_duals(
         return native_consensus_and_duals(state, exchange, flips, hard)
     norms = Norms(state, ("dz_i", "dz", "r2", "r1", "z_i", "u"))
     dot, sub = torch.dot, torch.sub
-    state.settle("v")
     state.settled("u_mean")  # it gets new values
-    if flips:  # v_i stays inside an unchanged mask by itself
-        state.zero_dropped_(state.views["v"])
     for i in range(len(state.names)):  # all steps with one parameter while it is in the cache
         minimise(state, exchange, i)
-        if not hard:
-            state.zero_dropped_of_(i, state.views["b"])  # 4: z_i = m * z~_i, v_i = m * v_i
-        for z_i, v, a, u_mean in state.split_one(i, "b", "v", "a", "u_mean"):
+        for z_i, y, z in state.split_one(i, "b", "y", "z"):
+            torch.add(z_i, dual(state, i, y, z), out=y)
+        if not hard:  # 4: z_i = m * z~_i, v_i = m * v_i
+            state.zero_dropped_of_(i, state.views["b"])
+            state.zero_dropped_of_(i, state.views["y"])
+        for z_i, a, u_mean in state.split_one(i, "b", "a", "u_mean"):
             sub(a, z_i, out=u_mean)  # of the new u_ij: s_i - z_i
-            torch.add(z_i, v, out=a)
-    end = exchange.begin_leaders_mean_(state.a)  # 5: z = mean over nodes of z_i + v_i
+    state.settled("v")
+    end = exchange.begin_leaders_mean(state.flat["y"], state.a)  # 5: z = mean of z_i + v_i
     pieces = zip(
         state.split("theta", "z_i", "b", "u"),
         zip(*(norms.of(k) for k in ("dz_i", "r1", "z_i", "u"))),
     )
-    for (theta, old, z_i, u), (dz_i, r1, size, dual) in pieces:  # 7, while it is under way:
+    for (theta, old, z_i, u), (dz_i, r1, size, sum_u) in pieces:  # 7, while it is under way:
         difference = state.scratch[: len(z_i)]  # u_ij += theta_ij - z_i; u holds theta + u
         sub(theta, z_i, out=difference)
         dot(difference, difference, out=r1)
         u.sub_(z_i)
         dot(z_i, z_i, out=size)
-        dot(u, u, out=dual)
+        dot(u, u, out=sum_u)
         sub(z_i, old, out=difference)
         dot(difference, difference, out=dz_i)
     state.swap("z_i", "b")
     end()
-    pieces = zip(state.split("z", "a", "z_i", "v"), zip(norms.of("dz"), norms.of("r2")))
-    for (old, z, z_i, v), (dz, r2) in pieces:  # 7: v_i += z_i - z
+    pieces = zip(state.split("z", "a", "z_i"), zip(norms.of("dz"), norms.of("r2")))
+    for (old, z, z_i), (dz, r2) in pieces:
         difference = state.scratch[: len(z_i)]
         sub(z, old, out=difference)
         dot(difference, difference, out=dz)
         sub(z_i, z, out=difference)
         dot(difference, difference, out=r2)
-        v.add_(difference)
-    state.swap("z", "a")
+    state.swap("z", "a")  # 7: and with it v_i += z_i - z, for v_i is y - z
     out = norms.sums()
     out["r2"] /= exchange.P  # every rank of the node adds its share
     return out
@@ -236,8 +242,8 @@ def native_consensus_and_duals(
 ) -> dict[str, torch.Tensor]:
     """The same by the library's passes."""
     native = state.native
-    native.consensus(exchange.P, cut=flips > 0)
-    end = exchange.begin_leaders_mean_(state.a)
+    native.consensus(exchange.P)
+    end = exchange.begin_leaders_mean(state.flat["y"], state.a)
     out = native.duals(hard, cut=flips > 0)
     state.swap("z_i", "b")
     end()

@@ -2,8 +2,8 @@
 """The variables of H-SADMM as flat buffers, one place per element of every trained parameter.
 
 N elements in parameter order, each parameter in its own memory order (channels_last stays), so that
-a flat buffer and one layout of masks serve the exchange. Memory: seven buffers of N (u, v, z_i, z,
-the node's mean dual, two scratch) in float32, or float64 if any parameter is.
+a flat buffer and one layout of masks serve the exchange. Memory: seven buffers of N (u, z_i + v, z_i,
+z, the node's mean dual, two scratch) in float32, or float64 if any parameter is.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(tensor.stride())
 
 
-FLATS = ("u", "v", "z_i", "z", "u_mean", "a", "b")
-DUALS = ("u", "v", "u_mean")
+FLATS = ("u", "y", "z_i", "z", "u_mean", "a", "b")
 
 
 class State:
@@ -41,9 +40,10 @@ class State:
     v, z_i and u_mean are the node's, the same bits on all its ranks; z is the same everywhere.
     u_mean = mean over the node of u_ij, known without an exchange: it is s_i - z_i after a round.
 
-    The duals u, v and u_mean are `pending` (a factor per parameter) times what their buffers hold:
-    a new penalty then costs no pass over them. The properties settle that first; `flat`, `views`
-    and the pieces are the buffers as they lie.
+    v_i is kept as y = z_i + v_i, what the node has sent last: v_i is y - z, with no pass that
+    writes it. The duals u, v and u_mean are `pending` (a factor per parameter) times what the
+    buffers say: a new penalty costs no pass over them. The properties settle that first; `flat`,
+    `views` and the pieces are the buffers as they lie.
     """
 
     def __init__(self, model: nn.Module, families: Sequence[Family], rho1: float, rho2: float):
@@ -78,7 +78,7 @@ class State:
         self.families = self._checked(families)
         self.pieces = self._pieces(CACHED if self.device.type == "cpu" else self.count)
         self.flat = {k: torch.zeros(self.count, dtype=self.dtype, device=self.device) for k in FLATS}
-        self.pending = {k: np.ones(len(self.names)) for k in DUALS}
+        self.pending = {k: np.ones(len(self.names)) for k in ("u", "v", "u_mean")}
         self.rho1 = np.full(len(self.names), float(rho1))
         self.rho2 = np.full(len(self.names), float(rho2))
         self.views = {k: self.views_of(flat) for k, flat in self.flat.items()}
@@ -141,33 +141,33 @@ class State:
         for held in (self.flat, self.views, self._parts):
             held[one], held[other] = held[other], held[one]
 
-    def settle(self, *names: str) -> None:
-        """Multiplies the pending factors into the named duals, all by default."""
-        for name in names or DUALS:
-            factors = self.pending[name]
-            if (factors == 1.0).all():
-                continue
-            flat = self.flat[name]
-            if (factors == factors[0]).all():
-                flat.mul_(float(factors[0]))
-            else:
-                for i, f in enumerate(factors.tolist()):
-                    if f != 1.0:
-                        flat[self.offsets[i] : self.offsets[i + 1]].mul_(f)
-            self.settled(name)
+    def scaled_(self, name: str, flat: torch.Tensor) -> torch.Tensor:
+        """flat times the pending factors of the named dual, in place."""
+        factors = self.pending[name]
+        if (factors == factors[0]).all():
+            return flat if factors[0] == 1.0 else flat.mul_(float(factors[0]))
+        for i, f in enumerate(factors.tolist()):
+            flat[self.offsets[i] : self.offsets[i + 1]].mul_(f)
+        return flat
 
-    def settled(self, *names: str) -> None:
-        """The named duals hold their values as they are."""
-        for name in names:
-            self.pending[name] = np.ones(len(self.names))
+    def settled(self, name: str) -> None:
+        """The named dual's buffer holds its values as they are."""
+        self.pending[name] = np.ones(len(self.names))
 
-    def _settled(self, name: str) -> torch.Tensor:
-        self.settle(name)
+    def settle(self, name: str) -> torch.Tensor:
+        """Multiplies the pending factors into u or u_mean."""
+        self.scaled_(name, self.flat[name])
+        self.settled(name)
         return self.flat[name]
 
-    u = property(lambda self: self._settled("u"))
-    v = property(lambda self: self._settled("v"))
-    u_mean = property(lambda self: self._settled("u_mean"))
+    def load_v(self, v: torch.Tensor) -> None:
+        """v_i <- v, with the z that is there."""
+        torch.add(self.z, v, out=self.flat["y"])
+        self.settled("v")
+
+    u = property(lambda self: self.settle("u"))
+    v = property(lambda self: self.scaled_("v", self.flat["y"] - self.flat["z"]))
+    u_mean = property(lambda self: self.settle("u_mean"))
     z_i = property(lambda self: self.flat["z_i"])
     z = property(lambda self: self.flat["z"])
     a = property(lambda self: self.flat["a"])
