@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "kernels/host/admm_table.h"
 #include "kernels/pack.h"
@@ -49,6 +50,8 @@ void zero(float* p, uint64_t begin, uint64_t end) {
 // Squared norms of one parameter, taken in stretches that keep the partial sums exact enough.
 class Tally {
  public:
+  explicit Tally(size_t keys) : keys_(keys) {}
+
   // op(begin, count, norms)
   template <typename Op>
   void add(uint64_t begin, uint64_t end, Op&& op) {
@@ -63,17 +66,17 @@ class Tally {
     }
   }
 
-  // keys norms to out[key * stride].
-  void finish(size_t keys, double* out, uint64_t stride) {
+  // To out[key * stride].
+  void finish(double* out, uint64_t stride) {
     empty();
-    for (size_t k = 0; k < keys; ++k) {
+    for (size_t k = 0; k < keys_; ++k) {
       out[k * stride] = norms_.total[k];
     }
   }
 
  private:
   void empty() {
-    for (size_t k = 0; k < host::kMaxNorms; ++k) {
+    for (size_t k = 0; k < keys_; ++k) {
       for (float& lane : norms_.lanes[k]) {
         norms_.total[k] += static_cast<double>(lane);
         lane = 0.0F;
@@ -82,6 +85,7 @@ class Tally {
     used_ = 0;
   }
 
+  size_t keys_;
   Norms norms_;
   uint64_t used_ = 0;
 };
@@ -155,7 +159,7 @@ void duals(const Model& model, bool frozen, bool cut, const float* old, const fl
   for (uint64_t i = 0; i < model.parameters; ++i) {
     const float* const theta = model.theta[i];
     const uint64_t first = model.offsets[i];
-    Tally tally;
+    Tally tally(4);
     walk(
         model, i,
         [&](uint64_t begin, uint64_t end) {
@@ -175,7 +179,7 @@ void duals(const Model& model, bool frozen, bool cut, const float* old, const fl
             t.norm(u + b, n, 3, sums);
           });
         });
-    tally.finish(4, norms + i, model.parameters);
+    tally.finish(norms + i, model.parameters);
   }
 }
 
@@ -183,7 +187,7 @@ void globals(const Model& model, bool cut, const float* old, const float* z, con
              double* norms) {
   const AdmmTable& t = table();
   for (uint64_t i = 0; i < model.parameters; ++i) {
-    Tally tally;
+    Tally tally(2);
     walk(
         model, i,
         [&](uint64_t begin, uint64_t end) {
@@ -197,7 +201,7 @@ void globals(const Model& model, bool cut, const float* old, const float* z, con
                       [&](uint64_t b, uint64_t n, Norms& sums) { t.norm(old + b, n, 0, sums); });
           }
         });
-    tally.finish(2, norms + i, model.parameters);
+    tally.finish(norms + i, model.parameters);
   }
 }
 
@@ -209,12 +213,12 @@ void squares(const float* s, const float* m, float scale, uint64_t outer, uint64
       t.short_rows(s, m, places, inner, scale, sums);
     } else {
       for (uint64_t p = 0; p < places; ++p) {
-        Tally tally;
+        Tally tally(1);
         tally.add(p * inner, (p + 1) * inner, [&](uint64_t b, uint64_t n, Norms& part) {
           t.square_sum(s + b, m + b, n, scale, part);
         });
         double sum = 0.0;
-        tally.finish(1, &sum, 1);
+        tally.finish(&sum, 1);
         sums[p] += sum;
       }
     }
@@ -251,21 +255,37 @@ class Runs {
   Run last_{};
 };
 
-// keep[0 .. dims - 1], the last of them not null; every place of the last dimension is `each`
-// elements.
+// The last of keep[0 .. dims - 1] is not null; `inner` holds its runs, relative, in elements.
 void add_runs(uint64_t dims, const uint64_t* sizes, const uint8_t* const* keep, uint64_t base,
-              uint64_t elements, Runs& runs) {
+              uint64_t elements, const std::vector<Run>& inner, Runs& runs) {
+  if (dims == 1) {
+    for (const Run& run : inner) {
+      runs.add(base + run.begin, base + run.end);
+    }
+    return;
+  }
   const uint64_t each = elements / std::max<uint64_t>(sizes[0], 1);
   for (uint64_t p = 0; p < sizes[0]; ++p, base += each) {
-    if (keep[0] != nullptr && keep[0][p] == 0) {
-      continue;
-    }
-    if (dims == 1) {
-      runs.add(base, base + each);
-    } else {
-      add_runs(dims - 1, sizes + 1, keep + 1, base, each, runs);
+    if (keep[0] == nullptr || keep[0][p] != 0) {
+      add_runs(dims - 1, sizes + 1, keep + 1, base, each, inner, runs);
     }
   }
+}
+
+// The runs of a dimension whose places are `each` elements.
+std::vector<Run> runs_of(const uint8_t* keep, uint64_t places, uint64_t each) {
+  std::vector<Run> out;
+  for (uint64_t p = 0; p < places; ++p) {
+    if (keep[p] == 0) {
+      continue;
+    }
+    if (!out.empty() && out.back().end == p * each) {
+      out.back().end += each;
+    } else {
+      out.push_back({p * each, (p + 1) * each});
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -276,12 +296,14 @@ uint64_t kept_runs(uint64_t dims, const uint64_t* sizes, const uint8_t* const* k
   for (uint64_t d = 0; d < dims; ++d) {
     elements *= sizes[d];
   }
+  uint64_t each = 1;
   while (dims > 0 && keep[dims - 1] == nullptr) {
-    --dims;
+    each *= sizes[--dims];
   }
   Runs out(runs, room);
   if (elements > 0 && dims > 0) {
-    add_runs(dims, sizes, keep, base, elements, out);
+    add_runs(dims, sizes, keep, base, elements, runs_of(keep[dims - 1], sizes[dims - 1], each),
+             out);
   } else if (elements > 0) {
     out.add(base, base + elements);
   }

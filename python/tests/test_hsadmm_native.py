@@ -11,6 +11,7 @@ from torch import nn
 from prunex.torch.groups import find_groups
 from prunex.torch.hsadmm import FROZEN, HSADMM
 from prunex.torch.hsadmm_native import Native
+from prunex.torch.hsadmm_state import HUGE, zeros
 from prunex.torch.schedule import Ramp
 
 
@@ -158,3 +159,14 @@ def test_duals_are_settled_before_anybody_sees_them():
         for _ in range(2):
             assert (getattr(state, name)[:first] == 6.0).all()
             assert (getattr(state, name)[first:] == 1.5).all()
+
+
+@pytest.mark.parametrize("count", [1, 1000, HUGE // 4, 1_000_003])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_buffers_are_zero_and_apart(count, dtype):
+    parts = zeros(3, count, dtype, torch.device("cpu"))
+    assert all(p.numel() == count and p.dtype == dtype and not p.any() for p in parts)
+    for i, part in enumerate(parts):
+        part.fill_(i + 1)
+    assert all(bool((p == i + 1).all()) for i, p in enumerate(parts))
+    assert all(p.data_ptr() % p.element_size() == 0 for p in parts)

@@ -8,7 +8,7 @@ library without these functions, goes through torch (hsadmm_state.py, hsadmm_rou
 from __future__ import annotations
 
 import ctypes as c
-from typing import TYPE_CHECKING, Any, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Sequence
 
 import numpy as np
 import torch
@@ -92,13 +92,14 @@ class Native:
         self._offsets = np.array(state.offsets, np.uint64)
         self._pointers = np.zeros(self.count, np.uint64)
         self._grads = np.zeros(self.count, np.uint64)
-        self._runs = np.zeros((0, 2), np.uint64)
+        self._runs = np.zeros((1 << 10, 2), np.uint64)
         self._first = np.zeros(self.count + 1, np.uint64)
-        self._room = np.zeros((1 << 12, 2), np.uint64)
-        ends = zip(state.offsets, state.offsets[1:])
-        self._whole = [np.array([(b, e)] if e > b else [], np.uint64).reshape(-1, 2) for b, e in ends]
         self._model = _Model(
-            self.count, _at(self._offsets), _at(self._first), 0, _at(self._pointers)
+            self.count,
+            _at(self._offsets),
+            _at(self._first),
+            _at(self._runs),
+            _at(self._pointers),
         )
 
     # ---- memory
@@ -132,39 +133,49 @@ class Native:
         state = self.state
         keeps: dict[str, dict[int, np.ndarray]] = keep_vectors(state.families, state.masks)
         places = cell_places(state.families, state.masks, state.shapes)
-        parts, at = [], 0
+        at = 0
         for i, name in enumerate(state.names):
             self._first[i] = at
+            begin, end = state.offsets[i], state.offsets[i + 1]
             if name in places:
-                order = sorted(range(places[name].ndim), key=lambda d: -state.strides[i][d])
+                order = self._memory_order(i, range(places[name].ndim))
                 flat = np.ascontiguousarray(places[name].transpose(order)).reshape(-1)
-                part = self._kept_runs([flat.size], [flat], state.offsets[i])
+                at += self._kept_runs([flat.size], [flat], begin, at)
             elif name in keeps:
-                part = self._kept_runs(*self._memory_order(i, keeps[name]), state.offsets[i])
-            else:
-                part = self._whole[i]
-            parts.append(part)
-            at += len(part)
+                shape, keep = state.shapes[name], keeps[name]
+                order = self._memory_order(i, range(len(shape)))
+                at += self._kept_runs(
+                    [shape[d] for d in order], [keep.get(d) for d in order], begin, at
+                )
+            elif begin < end:
+                self._grow(at + 1)
+                self._runs[at] = begin, end
+                at += 1
         self._first[self.count] = at
-        self._runs = np.concatenate(parts)
-        self._model.runs = _at(self._runs)
 
-    def _memory_order(self, i: int, keep: Mapping[int, np.ndarray]) -> tuple[list, list]:
-        shape, strides = self.state.shapes[self.state.names[i]], self.state.strides[i]
-        order = sorted(range(len(shape)), key=lambda d: (-strides[d], d))
-        return [shape[d] for d in order], [keep.get(d) for d in order]
+    def _memory_order(self, i: int, dims: Sequence[int]) -> list[int]:
+        """Dimensions from the outermost to the innermost."""
+        return sorted(dims, key=lambda d: -self.state.strides[i][d])
 
-    def _kept_runs(self, sizes: list, keep: list, base: int) -> np.ndarray:
+    def _grow(self, room: int) -> None:
+        if room > len(self._runs):
+            more = np.zeros((2 * room, 2), np.uint64)
+            more[: len(self._runs)] = self._runs
+            self._runs = more
+            self._model.runs = _at(more)
+
+    def _kept_runs(self, sizes: list, keep: list, base: int, at: int) -> int:
+        """Writes runs from place `at` of the table on; returns their number."""
         held = [None if k is None else np.ascontiguousarray(k, np.uint8) for k in keep]
         lengths = np.array(sizes, np.uint64)
         tables = np.array([0 if k is None else _at(k) for k in held], np.uint64)
         while True:
-            count = self.calls.kept_runs(
-                len(sizes), _at(lengths), _at(tables), base, _at(self._room), len(self._room)
-            )
-            if count <= len(self._room):
-                return self._room[:count].copy()
-            self._room = np.zeros((count, 2), np.uint64)
+            room = len(self._runs) - at
+            to = _at(self._runs) + 16 * at
+            count = self.calls.kept_runs(len(sizes), _at(lengths), _at(tables), base, to, room)
+            if count <= room:
+                return count
+            self._grow(at + count)
 
     # ---- the steps
 
