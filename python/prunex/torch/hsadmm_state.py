@@ -54,8 +54,8 @@ def zeros(
         pass
     first = -torch.frombuffer(memory, dtype=torch.uint8, count=1).data_ptr() % HUGE
     return [
-        torch.frombuffer(memory, dtype=dtype, count=count, offset=first + i * each)
-        for i in range(number)
+        torch.frombuffer(memory, dtype=dtype, count=count, offset=first + i * each).zero_()
+        for i in range(number)  # zero_: the pages are fetched now, not in the first round
     ]
 
 
