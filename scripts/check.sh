@@ -20,8 +20,8 @@ readonly library=build/plugin/libprunex.so
 readonly nccl_plugin=build/plugin/libnccl-net-prunex.so
 readonly warnings=(-Wall -Wextra -Wconversion -Wshadow -Werror)
 
-# Names of exported functions that prunex.h does not show: the plugin's door into the library.
-readonly unlisted_exports='prunex_internal_table'
+# Names of exported functions that prunex.h does not show: the plugin's and prunex.torch's doors into the library.
+readonly unlisted_exports='prunex_internal_table|prunex_internal_admm'
 # What a guest in somebody's process may need.
 readonly needed_libraries='^(libc\.so\.6|libm\.so\.6|libgcc_s\.so\.1|libstdc\+\+\.so\.6|ld-linux.*\.so\.[0-9])$'
 

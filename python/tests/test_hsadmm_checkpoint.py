@@ -29,7 +29,6 @@ def everything(admm):
             s.v,
             s.z_i,
             s.z,
-            s.w,
             torch.from_numpy(s.rho1),
             torch.from_numpy(s.rho2),
         ]

@@ -141,7 +141,7 @@ class HSADMM:
         state.load_thetas_(state.views["a"])
         state.z.copy_(state.a)
         state.z_i.copy_(state.a)
-        state.pull_changed()
+        state.load_v(torch.zeros_like(state.a))
 
     # ---- training
 
@@ -214,44 +214,46 @@ class HSADMM:
     def _gradients(self) -> list[torch.Tensor]:
         """One gradient per parameter; one that took no part in the loss gets zeros, for the
         proximal term holds for it too."""
-        grads = []
-        for name, p in zip(self.state.names, self.state.thetas):
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            elif p.grad.is_sparse:
+        grads = [p.grad for p in self.state.thetas]
+        for i, g in enumerate(grads):
+            if g is None:
+                p = self.state.thetas[i]
+                grads[i] = p.grad = torch.zeros_like(p)
+            elif g.is_sparse:
                 raise TypeError(
-                    f"the gradient of {name} is sparse; H-SADMM needs dense ones (sparse=False)"
+                    f"the gradient of {self.state.names[i]} is sparse; H-SADMM needs dense ones "
+                    "(sparse=False)"
                 )
-            grads.append(p.grad)
         return grads
 
     def _prepare_gradients(self) -> None:
         grads = self._gradients()
-        state = self.state
+        state, cut = self.state, False
         if self.phase == FINETUNE:
             if self.exchange_gradients and self.exchange.size > 1:
                 copy_all(state.views["a"], grads)
                 self.exchange.world_mean_(state.a, masked=True)
                 copy_all(grads, state.views["a"])
         else:
-            self._pull(grads)
-        if self.phase != ADMM:
+            cut = self._pull(grads)
+        if self.phase != ADMM and not cut:
             state.zero_dropped_(grads)
 
-    def _pull(self, grads: list[torch.Tensor]) -> None:
-        """Step 1's proximal gradient, in this step or together with a later one's."""
+    def _pull(self, grads: list[torch.Tensor]) -> bool:
+        """Step 1's proximal gradient, in this step or together with a later one's. True where a
+        frozen mask has been imposed on the gradients already."""
         state = self.state
         self._unpulled += 1
         if self.pull_every > 1 and self.steps_in_round + 1 < self.local_steps:
             rate = max(float(group["lr"]) for group in self.optimizer.param_groups)
             most = 0.1 / max(rate * float(state.rho1.max()), 1e-30)
             if self._unpulled < min(self.pull_every, int(most)):
-                return
+                return False
         times, self._unpulled = self._unpulled, 0
         decayed = self._decay.usable(state)
         if decayed:
             self._decay.begin(times * float(state.rho1[0]))
-        add_proximal(state, grads, times, decayed)
+        return add_proximal(state, grads, times, decayed, frozen=self.phase != ADMM)
 
     @torch.no_grad()
     def round(self) -> RoundReport:
@@ -296,7 +298,6 @@ class HSADMM:
         for buffer in ("u", "u_mean"):
             state.zero_dropped_(state.views[buffer])
         self.clear_dropped_momentum()
-        state.pull_changed()
 
     @torch.no_grad()
     def clear_dropped_momentum(self) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from prunex.torch.hsadmm import HSADMM
 
 VERSION = 1
-_FLAT = ("u", "v", "z_i", "z", "u_mean")
+_FLAT = ("u", "z_i", "z", "u_mean")
 _PLAIN = (
     "phase",
     "rounds",
@@ -33,6 +33,10 @@ def save_state(admm: HSADMM) -> dict:
         "shapes": [list(p.shape) for p in state.thetas],
         "world": _world(admm),
         **{k: getattr(state, k).detach().cpu().clone() for k in _FLAT},
+        "v": state.v.cpu(),
+        # v as it is kept: y - z times a factor, so that what follows has the same bits.
+        "y": state.flat["y"].detach().cpu().clone(),
+        "pending_v": state.pending["v"].tolist(),
         "rho1": state.rho1.tolist(),
         "rho2": state.rho2.tolist(),
         "masks": {k: torch.from_numpy(m.copy()) for k, m in state.masks.items()},
@@ -48,10 +52,13 @@ def load_state(admm: HSADMM, saved: dict) -> None:
     state = admm.state
     for k in _FLAT:
         getattr(state, k).copy_(saved[k])
+    state.load_v(saved["v"].to(state.device))
+    if "y" in saved:
+        state.flat["y"].copy_(saved["y"])
+        state.pending["v"] = np.array(saved["pending_v"])
     state.rho1, state.rho2 = np.array(saved["rho1"]), np.array(saved["rho2"])
     state.set_masks({k: m.numpy() for k, m in saved["masks"].items()})
     admm.exchange.use_masks(state, saved["rounds"])
-    state.pull_changed()
     for k in _PLAIN:
         setattr(admm, k, saved[k])
     admm._unpulled = saved.get("unpulled", 0)

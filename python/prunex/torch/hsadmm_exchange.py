@@ -51,18 +51,20 @@ class Exchange:
             return recv.copy_(send)
         return self._reduce(send, recv, "avg", "node")
 
-    def begin_leaders_mean_(self, tensor: torch.Tensor) -> Callable[[], None]:
-        """Begins the mean over nodes of the leaders' flat buffers, compacted, in place, on every
-        rank. Returns what waits for it; until then the tensor is not to be touched.
+    def begin_leaders_mean(self, send: torch.Tensor, recv: torch.Tensor) -> Callable[[], None]:
+        """Begins recv: the mean over nodes of the leaders' flat buffers, compacted, on every rank.
+        Returns what waits for it; until then send is not to be written and recv not to be touched.
 
         What is computed meanwhile counts as seconds of the call if the call still goes on after it.
         """
         if self.size == 1:
+            recv.copy_(send)
             return lambda: None
         start = time.perf_counter()
-        host = tensor if tensor.device.type == "cpu" else tensor.cpu()
+        on_host = send.device.type == "cpu"
+        from_, into = (send, recv) if on_host else (send.cpu(), torch.empty_like(recv, device="cpu"))
         request = self.comm.all_reduce(
-            host, host, op="avg", scope="leaders", layout=self._layout, async_op=True
+            from_, into, op="avg", scope="leaders", layout=self._layout, async_op=True
         )
         begun = time.perf_counter()
 
@@ -73,8 +75,8 @@ class Exchange:
             else:
                 waited = start
             request.wait()
-            if host is not tensor:
-                tensor.copy_(host)
+            if not on_host:
+                recv.copy_(into)
             self.seconds += time.perf_counter() - waited
 
         return end

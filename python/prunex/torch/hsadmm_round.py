@@ -74,10 +74,14 @@ class RoundReport:
         return math.hypot(self.s1, self.s2)
 
 
-def node_consensus(state: State, exchange: Exchange) -> None:
-    """Step 2: a = s_i = mean_j(theta_ij + u_ij)."""
-    state.add_thetas_(state.views["u"])  # u holds theta + u until step 7
-    exchange.node_mean(state.u, state.a)
+def node_consensus(state: State, exchange: Exchange, hard: bool) -> None:
+    """Step 2: a = s_i = mean_j(theta_ij + u_ij). hard: both are 0 outside of the mask."""
+    if state.native is not None:
+        state.native.gather(hard)
+    else:
+        state.settle("u")
+        state.add_thetas_(state.views["u"])
+    exchange.node_mean(state.flat["u"], state.a)  # u holds theta + u until step 7
 
 
 def minimise(state: State, exchange: Exchange, i: int) -> None:
@@ -85,12 +89,19 @@ def minimise(state: State, exchange: Exchange, i: int) -> None:
     the projection. With one node the second level is not there (rho2 = 0): z~ = s, plain ADMM."""
     near = exchange.P * state.rho1[i]
     share = float(near / (near + state.rho2[i]))
-    for a, b, z, v in state.split_one(i, "a", "b", "z", "v"):
+    for a, b, z, y in state.split_one(i, "a", "b", "z", "y"):
         if share == 1.0:
             b.copy_(a)
         else:
-            torch.sub(z, v, out=b)
+            torch.sub(z, dual(state, i, y, z), out=b)
             b.lerp_(a, share)
+
+
+def dual(state: State, i: int, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """v of a piece of parameter i, in scratch memory."""
+    v = torch.sub(y, z, out=state.scratch[: len(y)])
+    factor = float(state.pending["v"][i])
+    return v if factor == 1.0 else v.mul_(factor)
 
 
 def node_scores(state: State, exchange: Exchange, options: Options) -> tuple[np.ndarray, bool]:
@@ -100,22 +111,31 @@ def node_scores(state: State, exchange: Exchange, options: Options) -> tuple[np.
     of a dropped group grows by theta every round, and scores with it swap the whole mask each time.
     "z_tilde": the exact projection, ||z~_i[g]||^2 weighted by P rho1 + rho2.
     """
-    weights = None
-    tensors = {}
-    squares = state.views["w"]  # free until the duals are updated
-    for name in {m.name for f in state.families for m in f.members if m.scored}:
+    weights, known, tensors = None, {}, {}
+    if options.score == "theta" and state.native is not None:
+        found = {f.name: state.native.scores(f) for f in state.families}
+        known = {k: torch.from_numpy(v) for k, v in found.items() if v is not None}
+    rest = [f for f in state.families if f.name not in known]
+    if rest:
+        state.settle("u_mean")
+    for name in {m.name for f in rest for m in f.members if m.scored}:
         i = state.number[name]
+        square = state.views["b"][i]  # free until the projection
         if options.score == "theta":
-            torch.sub(state.views["a"][i], state.views["u_mean"][i], out=squares[i])
-            tensors[name] = squares[i].square_()
+            torch.sub(state.views["a"][i], state.views["u_mean"][i], out=square)
         else:
             minimise(state, exchange, i)
-            tensors[name] = torch.mul(state.views["b"][i], state.views["b"][i], out=squares[i])
+        tensors[name] = square.square_()
     if options.score == "z_tilde":
         factor = exchange.P * state.rho1 + state.rho2
         weights = {n: float(factor[state.number[n]]) for n in tensors}
     values = all_scores(
-        state.families, tensors, mean=options.scope == "global", weights=weights, squared=True
+        state.families,
+        tensors,
+        mean=options.scope == "global",
+        weights=weights,
+        squared=True,
+        known=known,
     )
     finite = bool(np.isfinite(values).all())
     return (values if finite else np.where(np.isfinite(values), values, np.float32(0))), finite
@@ -173,45 +193,63 @@ def consensus_and_duals(
 ) -> dict[str, torch.Tensor]:
     """Steps 4 to 7. Returns squared norms per parameter, this rank's share of each. flips: groups
     that the mask has changed; hard: theta and u are 0 outside of it already, and with them z~_i."""
+    if state.native is not None:
+        return native_consensus_and_duals(state, exchange, flips, hard)
     norms = Norms(state, ("dz_i", "dz", "r2", "r1", "z_i", "u"))
     dot, sub = torch.dot, torch.sub
-    if flips:  # v_i stays inside an unchanged mask by itself
-        state.zero_dropped_(state.views["v"])
+    state.settled("u_mean")  # it gets new values
     for i in range(len(state.names)):  # all steps with one parameter while it is in the cache
         minimise(state, exchange, i)
-        if not hard:
-            state.zero_dropped_of_(i, state.views["b"])  # 4: z_i = m * z~_i, v_i = m * v_i
-        for z_i, v, a, u_mean in state.split_one(i, "b", "v", "a", "u_mean"):
+        for z_i, y, z in state.split_one(i, "b", "y", "z"):
+            torch.add(z_i, dual(state, i, y, z), out=y)
+        if not hard:  # 4: z_i = m * z~_i, v_i = m * v_i
+            state.zero_dropped_of_(i, state.views["b"])
+            state.zero_dropped_of_(i, state.views["y"])
+        for z_i, a, u_mean in state.split_one(i, "b", "a", "u_mean"):
             sub(a, z_i, out=u_mean)  # of the new u_ij: s_i - z_i
-            torch.add(z_i, v, out=a)
-    end = exchange.begin_leaders_mean_(state.a)  # 5: z = mean over nodes of z_i + v_i
+    state.settled("v")
+    end = exchange.begin_leaders_mean(state.flat["y"], state.a)  # 5: z = mean of z_i + v_i
     pieces = zip(
-        state.split("theta", "z_i", "b", "u", "w"),
+        state.split("theta", "z_i", "b", "u"),
         zip(*(norms.of(k) for k in ("dz_i", "r1", "z_i", "u"))),
     )
-    for (theta, old, z_i, u, w), (dz_i, r1, size, dual) in pieces:  # 7, while it is under way:
+    for (theta, old, z_i, u), (dz_i, r1, size, sum_u) in pieces:  # 7, while it is under way:
         difference = state.scratch[: len(z_i)]  # u_ij += theta_ij - z_i; u holds theta + u
         sub(theta, z_i, out=difference)
         dot(difference, difference, out=r1)
         u.sub_(z_i)
-        sub(z_i, u, out=w)
         dot(z_i, z_i, out=size)
-        dot(u, u, out=dual)
+        dot(u, u, out=sum_u)
         sub(z_i, old, out=difference)
         dot(difference, difference, out=dz_i)
     state.swap("z_i", "b")
     end()
-    pieces = zip(state.split("z", "a", "z_i", "v"), zip(norms.of("dz"), norms.of("r2")))
-    for (old, z, z_i, v), (dz, r2) in pieces:  # 7: v_i += z_i - z
+    pieces = zip(state.split("z", "a", "z_i"), zip(norms.of("dz"), norms.of("r2")))
+    for (old, z, z_i), (dz, r2) in pieces:
         difference = state.scratch[: len(z_i)]
         sub(z, old, out=difference)
         dot(difference, difference, out=dz)
         sub(z_i, z, out=difference)
         dot(difference, difference, out=r2)
-        v.add_(difference)
-    state.swap("z", "a")
+    state.swap("z", "a")  # 7: and with it v_i += z_i - z, for v_i is y - z
     out = norms.sums()
     out["r2"] /= exchange.P  # every rank of the node adds its share
+    return out
+
+
+def native_consensus_and_duals(
+    state: State, exchange: Exchange, flips: int, hard: bool
+) -> dict[str, torch.Tensor]:
+    """The same by the library's passes."""
+    native = state.native
+    native.consensus(exchange.P)
+    end = exchange.begin_leaders_mean(state.flat["y"], state.a)
+    out = native.duals(hard, cut=flips > 0)
+    state.swap("z_i", "b")
+    end()
+    out.update(native.globals(cut=flips > 0))
+    state.swap("z", "a")
+    out["r2"] /= exchange.P
     return out
 
 
@@ -256,24 +294,15 @@ def rebalanced(r2: np.ndarray, s2: np.ndarray, rho: np.ndarray, options: Options
 
 
 def scale_penalty(state: State, level: int, factor: np.ndarray) -> None:
-    """rho *= factor, its duals /= factor, per parameter; level 1: rho1 with u, 2: rho2 with v. w is
-    stale then."""
-    if (factor == 1.0).all():
-        return
+    """rho *= factor, its duals /= factor, per parameter; level 1: rho1 with u, 2: rho2 with v."""
     if level == 1:
         state.rho1 *= factor
-        duals = [state.u, state.u_mean]
+        duals = ("u", "u_mean")
     else:
         state.rho2 *= factor
-        duals = [state.v]
-    same = bool((factor == factor[0]).all())
+        duals = ("v",)
     for dual in duals:
-        if same:
-            dual.mul_(1.0 / float(factor[0]))
-            continue
-        for i, f in enumerate(factor.tolist()):
-            if f != 1.0:
-                dual[state.offsets[i] : state.offsets[i + 1]].mul_(1.0 / f)
+        state.pending[dual] /= factor
 
 
 def has_converged(state: State, exchange: Exchange, sums: dict, squares: dict, options: Options):
@@ -304,7 +333,7 @@ def run_round(
     adapt: bool,
 ) -> RoundReport:
     """Steps 2 to 10. frozen: the mask stays. adapt: the penalties may move."""
-    node_consensus(state, exchange)
+    node_consensus(state, exchange, frozen)
     flips, sent, finite = 0, 0, True
     if not frozen:
         keep, sent, finite = agree(state, exchange, options, density)
@@ -315,10 +344,7 @@ def run_round(
     converged = has_converged(state, exchange, sums, squares, options)
     rho1, rho2 = float(state.rho1.mean()), float(state.rho2.mean())
     if adapt:
-        factor = rebalanced(squares["r1"], squares["s1"], state.rho1, options)
-        scale_penalty(state, 1, factor)
-        if (factor != 1.0).any():
-            state.pull_changed()
+        scale_penalty(state, 1, rebalanced(squares["r1"], squares["s1"], state.rho1, options))
         if exchange.M > 1:
             scale_penalty(state, 2, rebalanced(squares["r2"], squares["s2"], state.rho2, options))
     width = state.a.element_size()

@@ -2,21 +2,24 @@
 """The variables of H-SADMM as flat buffers, one place per element of every trained parameter.
 
 N elements in parameter order, each parameter in its own memory order (channels_last stays), so that
-a flat buffer and one layout of masks serve the exchange. Memory: eight buffers of N (u, v, z_i, z,
-z_i - u, the node's mean dual, two scratch) in float32, or float64 if any parameter is.
+a flat buffer and one layout of masks serve the exchange. Memory: seven buffers of N (u, z_i + v, z_i,
+z, the node's mean dual, two scratch) in float32, or float64 if any parameter is.
 """
 
 from __future__ import annotations
 
-from typing import Iterator, NamedTuple, Sequence
+import mmap
+from typing import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
 from prunex.torch.groups import Family, tensors_of
+from prunex.torch.hsadmm_native import Native
 from prunex.torch.projection import Dropped, Masks
 
+HUGE = 2 << 20  # bytes of a huge page
 CACHED = 1 << 16  # elements: what one operation wrote is in a core's own cache for the next
 
 
@@ -30,24 +33,42 @@ def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(tensor.stride())
 
 
-class Run(NamedTuple):
-    """Consecutive parameters first..last with the same penalties, and their flat elements."""
+FLATS = ("u", "y", "z_i", "z", "u_mean", "a", "b")
 
-    first: int
-    last: int
-    begin: int
-    end: int
-    rho1: float
-    rho2: float
-    low: bool  # 16-bit parameters
+
+def zeros(
+    number: int, count: int, dtype: torch.dtype, device: torch.device
+) -> Sequence[torch.Tensor]:
+    """`number` flat buffers. Large ones in host memory lie in huge pages where the kernel gives any:
+    passes over several of them at once are twice as fast."""
+    size = torch.empty(0, dtype=dtype).element_size()
+    each = -(-count * size // 64) * 64 + 64  # no two begin at the same place of a page
+    wanted = number * each + HUGE
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if device.type != "cpu" or advice is None or count * size < HUGE:
+        return [torch.zeros(count, dtype=dtype, device=device) for _ in range(number)]
+    memory = mmap.mmap(-1, wanted, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory.madvise(advice)
+    except OSError:  # a kernel without them
+        pass
+    first = -torch.frombuffer(memory, dtype=torch.uint8, count=1).data_ptr() % HUGE
+    return [
+        torch.frombuffer(memory, dtype=dtype, count=count, offset=first + i * each).zero_()
+        for i in range(number)  # zero_: the pages are fetched now, not in the first round
+    ]
 
 
 class State:
     """theta_ij are the parameters themselves; u_ij, v_i, z_i, z as in the paper, flat.
 
     v, z_i and u_mean are the node's, the same bits on all its ranks; z is the same everywhere.
-    w = z_i - u_ij is what a local step pulls theta towards; u_mean = mean over the node of u_ij,
-    known without an exchange: it is s_i - z_i after every round.
+    u_mean = mean over the node of u_ij, known without an exchange: it is s_i - z_i after a round.
+
+    v_i is kept as y = z_i + v_i, what the node has sent last: v_i is y - z, with no pass that
+    writes it. The duals u, v and u_mean are `pending` (a factor per parameter) times what the
+    buffers say: a new penalty costs no pass over them. The properties settle that first; `flat`,
+    `views` and the pieces are the buffers as they lie.
     """
 
     def __init__(self, model: nn.Module, families: Sequence[Family], rho1: float, rho2: float):
@@ -81,18 +102,17 @@ class State:
         ]
         self.families = self._checked(families)
         self.pieces = self._pieces(CACHED if self.device.type == "cpu" else self.count)
-        self.u, self.v, self.z_i, self.z, self.w, self.u_mean, self.a, self.b = (
-            torch.zeros(self.count, dtype=self.dtype, device=self.device) for _ in range(8)
-        )
+        self.flat = dict(zip(FLATS, zeros(len(FLATS), self.count, self.dtype, self.device)))
+        self.pending = {k: np.ones(len(self.names)) for k in ("u", "v", "u_mean")}
         self.rho1 = np.full(len(self.names), float(rho1))
         self.rho2 = np.full(len(self.names), float(rho2))
-        flats = ("u", "v", "z_i", "z", "w", "u_mean", "a", "b")
-        self.views = {k: self.views_of(getattr(self, k)) for k in flats}
+        self.views = {k: self.views_of(flat) for k, flat in self.flat.items()}
         sizes = [size for _, size in self.pieces]
-        self._parts = {k: getattr(self, k).split(sizes) for k in flats}
+        self._parts = {k: flat.split(sizes) for k, flat in self.flat.items()}
         owners = [i for i, _ in self.pieces]
         self._first = np.searchsorted(owners, np.arange(len(self.names) + 1)).tolist()
         self.scratch = self.a.new_empty(max(sizes, default=0))
+        self.native = Native.of(self)
         self.set_masks({f.name: np.ones(f.groups, bool) for f in self.families})
 
     def _pieces(self, most: int) -> list[tuple[int, int]]:
@@ -143,16 +163,47 @@ class State:
 
     def swap(self, one: str, other: str) -> None:
         """Exchanges two buffers by name: a copy saved."""
-        first, second = getattr(self, one), getattr(self, other)
-        setattr(self, one, second)
-        setattr(self, other, first)
-        for held in (self.views, self._parts):
+        for held in (self.flat, self.views, self._parts):
             held[one], held[other] = held[other], held[one]
+
+    def scaled_(self, name: str, flat: torch.Tensor) -> torch.Tensor:
+        """flat times the pending factors of the named dual, in place."""
+        factors = self.pending[name]
+        if (factors == factors[0]).all():
+            return flat if factors[0] == 1.0 else flat.mul_(float(factors[0]))
+        for i, f in enumerate(factors.tolist()):
+            flat[self.offsets[i] : self.offsets[i + 1]].mul_(f)
+        return flat
+
+    def settled(self, name: str) -> None:
+        """The named dual's buffer holds its values as they are."""
+        self.pending[name] = np.ones(len(self.names))
+
+    def settle(self, name: str) -> torch.Tensor:
+        """Multiplies the pending factors into u or u_mean."""
+        self.scaled_(name, self.flat[name])
+        self.settled(name)
+        return self.flat[name]
+
+    def load_v(self, v: torch.Tensor) -> None:
+        """v_i <- v, with the z that is there."""
+        torch.add(self.z, v, out=self.flat["y"])
+        self.settled("v")
+
+    u = property(lambda self: self.settle("u"))
+    v = property(lambda self: self.scaled_("v", self.flat["y"] - self.flat["z"]))
+    u_mean = property(lambda self: self.settle("u_mean"))
+    z_i = property(lambda self: self.flat["z_i"])
+    z = property(lambda self: self.flat["z"])
+    a = property(lambda self: self.flat["a"])
+    b = property(lambda self: self.flat["b"])
 
     def set_masks(self, masks: Masks) -> None:
         self.masks = {f.name: np.asarray(masks[f.name], bool) for f in self.families}
         self.dropped = Dropped(self.families, self.masks, self.shapes, self.device)
         self._cut = {self.number[n]: n for n in self.dropped.names()}
+        if self.native is not None:
+            self.native.set_masks()
 
     def kept(self) -> int:
         """Elements a leader sends: kept ones of masked parameters, all of the others."""
@@ -178,22 +229,9 @@ class State:
         """theta <- views."""
         copy_all([p.detach() for p in self.thetas], views)
 
-    def runs(self) -> Iterator[Run]:
-        """Longest runs of parameters with equal penalties and width: one, usually."""
-        first = 0
-        keys = list(zip(self.rho1.tolist(), self.rho2.tolist(), self.low))
-        for i in range(1, len(keys) + 1):
-            if i == len(keys) or keys[i] != keys[first]:
-                yield Run(first, i, self.offsets[first], self.offsets[i], *keys[first])
-                first = i
-
     def add_thetas_(self, views: Sequence[torch.Tensor]) -> None:
         """views += theta."""
         torch._foreach_add_(list(views), [p.detach() for p in self.thetas])
-
-    def pull_changed(self) -> None:
-        """w = z_i - u, after either has changed."""
-        torch.sub(self.z_i, self.u, out=self.w)
 
 
 def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
@@ -206,24 +244,32 @@ def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -
 
 
 def add_proximal(
-    state: State, grads: Sequence[torch.Tensor], times: int = 1, decayed: bool = False
-) -> None:
-    """Step 1: g += times * rho1 * (theta - z_i + u_ij) = times * rho1 * (theta - w), in place.
+    state: State,
+    grads: Sequence[torch.Tensor],
+    times: int = 1,
+    decayed: bool = False,
+    frozen: bool = False,
+) -> bool:
+    """Step 1: g += times * rho1 * (theta - z_i + u_ij), in place.
 
-    decayed: the optimizer adds the part of theta itself (DecayPull), and w is left to add. In 16-bit
-    parameters the difference is taken in float32 first, for it is far smaller than either term.
+    decayed: the optimizer adds the part of theta itself (DecayPull). In 16-bit parameters the
+    difference is taken in float32 first, for it is far smaller than either term. frozen: dropped
+    places are to be zeroed. Returns whether that is done, too.
     """
-    pulls = state.views["w"]
-    for run in state.runs():
-        rho = times * run.rho1
-        for i in range(run.first, run.last):
-            g, theta, w = grads[i], state.thetas[i].detach(), pulls[i]
-            if run.low:
-                g.add_(torch.sub(w, theta).mul_(-rho))
-                continue
-            if not decayed:
-                g.add_(theta, alpha=rho)
-            g.add_(w, alpha=-rho)
+    if state.native is not None:
+        state.native.pull(grads, times, decayed, frozen)
+        return frozen
+    state.settle("u")
+    for i, g in enumerate(grads):
+        rho, theta = times * float(state.rho1[i]), state.thetas[i].detach()
+        z_i, u = state.views["z_i"][i], state.views["u"][i]
+        if state.low[i]:
+            g.add_(torch.sub(z_i, u).sub_(theta).mul_(-rho))
+            continue
+        if not decayed:
+            g.add_(theta, alpha=rho)
+        g.add_(z_i, alpha=-rho).add_(u, alpha=rho)
+    return False
 
 
 class DecayPull:

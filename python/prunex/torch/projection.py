@@ -111,10 +111,16 @@ def all_scores(
     mean: bool = False,
     weights: Mapping[str, float] | None = None,
     squared: bool = False,
+    known: Mapping[str, torch.Tensor] | None = None,
 ) -> np.ndarray:
     """Scores of all families, one after another, float32. mean: per element instead of the sum, so
-    that groups of different sizes can share one budget. squared: as in family_scores."""
-    parts = [family_scores(f, tensors, weights, squared) for f in families]
+    that groups of different sizes can share one budget. squared: as in family_scores. known: sums
+    of families that need no tensors, by name."""
+    known = known or {}
+    parts = [
+        known[f.name] if f.name in known else family_scores(f, tensors, weights, squared)
+        for f in families
+    ]
     if mean:
         parts = [
             p / torch.from_numpy(np.maximum(f.sizes, 1)).to(p) for p, f in zip(parts, families)
@@ -290,13 +296,11 @@ class Dropped:
             count = int(np.prod([s for d, s in enumerate(shapes[name]) if d not in dims]))
             self.kept[name] = count * int(np.prod([k.sum() for k in dims.values()]))
         for family in families:
-            if family.tile is None and family.nm is None:
-                continue
-            name, mask = family.members[0].name, masks[family.name]
-            self.kept[name] = int(family.sizes[mask].sum())
-            if not mask.all():
-                dense = _expand(family, mask, shapes[name])
-                self._places[name] = torch.from_numpy(~dense).to(device)
+            if family.tile is not None or family.nm is not None:
+                name, mask = family.members[0].name, masks[family.name]
+                self.kept[name] = int(family.sizes[mask].sum())
+        for name, dense in cell_places(families, masks, shapes).items():
+            self._places[name] = torch.from_numpy(~dense).to(device)
 
     def names(self) -> list[str]:
         """Parameters that lose anything."""
@@ -309,6 +313,15 @@ class Dropped:
         if name in self._places:
             tensor.masked_fill_(self._places[name], 0)
         return tensor
+
+
+def cell_places(families: Sequence[Family], masks: Masks, shapes) -> dict[str, np.ndarray]:
+    """{parameter: bool array in its shape} of families of tiles and N:M that drop anything."""
+    return {
+        f.members[0].name: _expand(f, masks[f.name], shapes[f.members[0].name])
+        for f in families
+        if (f.tile is not None or f.nm is not None) and not masks[f.name].all()
+    }
 
 
 def _expand(family: Family, mask: np.ndarray, shape: Sequence[int]) -> np.ndarray:
