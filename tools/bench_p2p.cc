@@ -20,32 +20,25 @@ namespace {
 constexpr const char* kWho = "prunex bench p2p";
 
 constexpr const char* kFooter =
-    "--op send, as ib_send_bw: the receiving end has as many receives posted as the other end has\n"
-    "messages in flight, looks for each message and posts a receive for the next at once. So NCCL\n"
-    "drives a network. --op write, near to ib_write_bw: it posts 32 receives ahead, all into the\n"
-    "slots of --inflight, and looks for the last of 16 only, then posts 16 more. A network's "
-    "table\n"
-    "has no message without a receive, so that one call per message stays; what was packed is "
-    "still\n"
-    "unpacked. With --latency, receives are posted ahead too: 2 (send) or 32 (write).\n"
-    "\n"
-    "The table has perftest's columns and units: MB is 2^20 bytes, Gb 10^9 bits; in JSON and CSV "
-    "MB\n"
-    "is 10^6 bytes. BW average: all bytes, from the receiving end's start to its last arrival. "
-    "With\n"
-    "--op write of dense data over RDMA, where a completion says that the other end has the "
-    "bytes:\n"
-    "from the sender's first posting to its last completion, as ib_write_bw's. BW peak: the best\n"
-    "window of successive messages, 1, 2, 4, ... 1024 of them or the whole run, from the start of "
-    "the\n"
-    "first to the arrival of the last (its posting and its completion, where those count). A "
-    "window\n"
-    "starts when the receiver last had nothing to take before it posted that receive, so that "
-    "what\n"
-    "lay ready does not count. TCP hides what lies ready: there a window has more than 64 MiB, or "
-    "is\n"
-    "the run. With --density, BW is effective, of the messages' bytes, and BW wire of those sent.\n"
-    "--bidirectional: sums of both directions, of their peaks too.";
+    R"(--op send, as ib_send_bw: the receiving end has as many receives posted as the other end has
+messages in flight, looks for each message and posts a receive for the next at once. So NCCL
+drives a network. --op write, near to ib_write_bw: it posts 32 receives ahead, all into the
+slots of --inflight, and looks for the last of 16 only (on another network than PruneX's for
+each in turn), then posts 16 more. A network's table has no message without a receive, so that
+one call per message stays; what was packed is still unpacked. With --latency, receives are
+posted ahead too: 2 (send) or 32 (write).
+
+The table has perftest's columns and units: MB is 2^20 bytes, Gb 10^9 bits; in JSON and CSV MB
+is 10^6 bytes. BW average: all bytes, from the receiving end's start to its last arrival. With
+--op write of dense data over PruneX's RDMA, where a completion says that the other end has
+the bytes: from the sender's first posting to its last completion, as ib_write_bw's. BW peak:
+the best window of successive messages, 1, 2, 4, ... 1024 of them or the whole run, from the
+start of the first to the arrival of the last (its posting and its completion, where those
+count). A window starts when the receiver last had nothing to take before it posted that
+receive, so that what lay ready does not count. TCP and other networks hide what lies ready:
+there a window has more than 64 MiB, or is the run. With --density, BW is effective, of the
+messages' bytes, and BW wire of those sent. --bidirectional: sums of both directions, of their
+peaks too.)";
 
 struct Arguments {
   P2pSpec spec;

@@ -154,7 +154,10 @@ Result<bool> RecvFlow::look(uint64_t message) {
 // The next batch, if it is here: once its last one is, the others are.
 Result<bool> RecvFlow::take() {
   const uint64_t end = std::min(completed_ + static_cast<uint64_t>(end_.batch), posted_);
-  auto here = look(end - 1);
+  auto here = look(end_.in_turn ? completed_ : end - 1);
+  for (uint64_t next = completed_ + 1; end_.in_turn && here && *here && next < end; ++next) {
+    here = look(next);
+  }
   const int64_t now = here && *here ? now_ns() : 0;
   for (; here && *here && completed_ < end; ++completed_) {
     here = look(completed_);

@@ -19,10 +19,11 @@ struct FlowEnd {
   void* mr = nullptr;
   P2pSlots* slots = nullptr;
   int slot_count = 1;
-  int inflight = 1;     // sends that are posted at a time
-  int receives = 1;     // receives that are; they may share slots
-  int batch = 1;        // of which so many are looked after together
-  uint64_t window = 1;  // messages at least, for the peak of what arrives
+  int inflight = 1;      // sends that are posted at a time
+  int receives = 1;      // receives that are; they may share slots
+  int batch = 1;         // of which so many are looked after together
+  bool in_turn = false;  // each is looked for: the network may take no look at a later one
+  uint64_t window = 1;   // messages at least, for the peak of what arrives
   bool check = false;
 
   [[nodiscard]] std::byte* slot(uint64_t message) const { return slots->slot(message, slot_count); }

@@ -88,6 +88,7 @@ struct Buffers {
     end.inflight = s.spec.inflight;
     end.receives = s.spec.receives();
     end.batch = s.spec.batch();
+    end.in_turn = s.link.transport().empty();
     if (s.link.transport() != "verbs") {
       end.window = kP2pPeakBytes / slots->bytes + 1;
     }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tools/p2p_data.h"
+#include "tools/p2p_flow.h"
 #include "tools/p2p_peer.h"
 #include "tools/p2p_stats.h"
 
@@ -125,6 +126,93 @@ TEST(P2pPeak, a_clock_without_steps_is_no_infinity) {
   PeakRate peak;
   peak.add(5, 5);
   EXPECT_LE(peak.per_second(), 1e9);
+}
+
+// A network in one thread, whose messages come a few at a time. Requests are counted from 1.
+class StrictNet final : public NetApi {
+ public:
+  [[nodiscard]] int version() const override { return 12; }
+  [[nodiscard]] const char* name() const override { return "strict"; }
+  int init(uint64_t, nccl::Logger) override { return 0; }
+  int finalize() override { return 0; }
+  int devices(int*) override { return 0; }
+  int device(int, NetDevice*) override { return 0; }
+  int listen(int, void*, void**) override { return 0; }
+  int connect(int, void*, void**) override { return 0; }
+  int accept(void*, void**) override { return 0; }
+  int reg_mr(void*, void*, size_t, void**) override { return 0; }
+  int dereg_mr(void*, void*) override { return 0; }
+  int close_send(void*) override { return 0; }
+  int close_recv(void*) override { return 0; }
+  int close_listen(void*) override { return 0; }
+
+  int isend(void*, void*, size_t bytes, void*, void** request) override {
+    sent_.push_back(static_cast<int>(bytes));
+    *request = this;
+    return 0;
+  }
+  int irecv(void*, void*, size_t, void*, void** request) override {
+    most_ = std::max(most_, ++posted_ - taken_);
+    *request = reinterpret_cast<void*>(posted_);
+    return 0;
+  }
+  int test(void* request, int* done, int* bytes) override {
+    *done = 1;
+    if (request == this) {
+      return 0;
+    }
+    const auto number = reinterpret_cast<uintptr_t>(request);
+    if (++looks_ % 3 == 0 && arrived_ < std::min(sent_.size(), posted_)) {
+      ++arrived_;
+    }
+    early_ += number > taken_ + 1 ? 1 : 0;
+    *done = number <= arrived_ ? 1 : 0;
+    if (*done != 0) {
+      *bytes = sent_[number - 1];
+      ++taken_;
+    }
+    return 0;
+  }
+  size_t early_ = 0;  // looks for another than the oldest
+  size_t most_ = 0;   // receives posted at a time
+  [[nodiscard]] bool all_taken() const { return taken_ == posted_ && posted_ == sent_.size(); }
+
+ private:
+  std::vector<int> sent_;
+  size_t posted_ = 0, arrived_ = 0, taken_ = 0, looks_ = 0;
+};
+
+TEST(P2pFlow, another_network_is_asked_in_turn) {
+  auto slots = make_slots(64, 2);
+  ASSERT_TRUE(slots);
+  for (const int batch : {1, 16}) {
+    for (const bool in_turn : {true, false}) {
+      for (const uint64_t messages : {1, 15, 16, 33, 100}) {
+        StrictNet net;
+        FlowEnd end;
+        end.api = &net;
+        end.slots = &*slots;
+        end.slot_count = end.inflight = 2;
+        end.receives = batch == 1 ? 2 : 32;
+        end.batch = batch;
+        end.in_turn = in_turn;
+        SendFlow out;
+        RecvFlow in;
+        out.start(end, messages, 0);
+        in.start(end, nullptr);
+        for (int i = 0; i < 100'000 && !(out.done() && in.done()); ++i) {
+          ASSERT_TRUE(out.done() || out.step());
+          ASSERT_TRUE(in.done() || in.step());
+        }
+        ASSERT_TRUE(out.done() && in.done());
+        EXPECT_EQ(in.messages(), messages);
+        EXPECT_TRUE(net.all_taken()) << "no receive may stay posted";
+        EXPECT_EQ(net.most_, static_cast<size_t>(end.receives));
+        EXPECT_EQ(net.early_ == 0, in_turn || batch == 1) << batch << " " << messages;
+        EXPECT_GE(in.peak_per_second() * 1.000001, static_cast<double>(messages) / in.seconds());
+      }
+    }
+  }
 }
 
 TEST(Reports, G11_hello_of_another_version_names_both) {
