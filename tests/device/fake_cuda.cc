@@ -26,7 +26,8 @@ struct Allocation {
 };
 std::mutex memory_mutex;
 std::map<uintptr_t, Allocation> memory;  // by base
-std::atomic<int> alive{0}, made{0}, waits{0};
+std::atomic<int> alive{0}, made{0}, waits{0}, flushes{0};
+std::atomic<cuda::RemoteWrites> remote_writes{cuda::RemoteWrites::never};
 std::atomic<bool> held{false}, exports{false};
 std::array<std::atomic<int>, kFakeCalls> faults{};
 thread_local int current_device = 0;
@@ -48,7 +49,12 @@ int device_facts(int, cuda::DeviceFacts* out) {
   *out = {};
   out->arch = 90;
   out->sms = 4;
+  out->remote_writes = remote_writes;
   return 0;
+}
+int flush_remote_writes() {
+  ++flushes;
+  return fault_of(FakeCall::flush);
 }
 int pointer_facts(const void* p, cuda::PointerFacts* out) {
   const std::lock_guard lock(memory_mutex);
@@ -202,6 +208,7 @@ cuda::Table make_table() {
   t.allocate = allocate;
   t.allocate_pinned = allocate_pinned;
   t.export_dmabuf = export_dmabuf;
+  t.flush_remote_writes = flush_remote_writes;
   t.deallocate = deallocate;
   t.deallocate_pinned = deallocate_pinned;
   t.stream_create = stream_create;
@@ -313,9 +320,10 @@ void free_device_memory(void* p) {
   std::free(p);
 }
 
-FakeCounts fake_counts() { return {alive, made, waits}; }
+FakeCounts fake_counts() { return {alive, made, waits, flushes}; }
 void hold_copies(bool hold) { held = hold; }
 void allow_dmabuf(bool allow) { exports = allow; }
+void see_remote_writes(cuda::RemoteWrites how) { remote_writes = how; }
 void fail_calls(FakeCall call, int error) { faults[static_cast<size_t>(call)] = error; }
 
 }  // namespace prunex::test

@@ -49,6 +49,7 @@ struct FakeCounts {
   int allocations = 0;  // alive: of the device, pinned, plans, events
   int made = 0;         // so far
   int waits = 0;        // for streams, so far
+  int flushes = 0;      // of what others wrote, so far
 };
 [[nodiscard]] FakeCounts fake_counts();
 struct FakeKernels {  // launched so far
@@ -59,9 +60,11 @@ struct FakeKernels {  // launched so far
 void hold_copies(bool hold);
 // Whether device memory can be exported to other devices; it cannot at first.
 void allow_dmabuf(bool allow);
+// What the devices say of themselves; never, at first.
+void see_remote_writes(cuda::RemoteWrites how);
 // What calls of a kind answer; 0: as it is.
-enum class FakeCall { event_done, event_record, copy, launch, allocate, allocate_pinned };
-inline constexpr size_t kFakeCalls = 6;
+enum class FakeCall { event_done, event_record, copy, launch, allocate, allocate_pinned, flush };
+inline constexpr size_t kFakeCalls = 7;
 void fail_calls(FakeCall call, int error);
 // The next plan_create of this thread fails.
 void fail_next_plan();

@@ -84,12 +84,12 @@ int unpack(const cuda::MoveCall* call) {
 }
 
 size_t block_scratch_bytes(size_t blocks) { return blocks; }
-bool valid(const cuda::BlockCall& c) {
-  return cuda::address_mod(c.packed, 16) == 0 && cuda::address_mod(c.bits, 8) == 0 &&
+bool valid(const cuda::BlockCall& c, uint32_t multiple) {
+  return cuda::address_mod(c.packed, multiple) == 0 && cuda::address_mod(c.bits, 8) == 0 &&
          c.scratch_bytes >= block_scratch_bytes(c.blocks) && reaches(c.bits) && reaches(c.scratch);
 }
 int pack_blocks(const cuda::BlockCall* call) {
-  if (!valid(*call)) {
+  if (!valid(*call, 8)) {
     return kInvalidValue;
   }
   if (const int fault = launch(call->stream, kernel_counts.block_packs, call->from, call->packed)) {
@@ -102,7 +102,7 @@ int pack_blocks(const cuda::BlockCall* call) {
   return 0;
 }
 int unpack_blocks(const cuda::BlockCall* call) {
-  if (!valid(*call)) {
+  if (!valid(*call, 16)) {
     return kInvalidValue;
   }
   if (call->blocks == 0) {

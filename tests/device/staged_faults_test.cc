@@ -13,7 +13,7 @@ namespace {
 
 using nccl::StagingRing;
 
-// Without a plan the host packs, and what arrives is the same.
+// Without a plan what the mask drops leaves as blocks of zeros, or not at all.
 TEST_F(StagedKernels, no_memory_for_a_plan) {
   connect();
   Rng rng(11);
@@ -21,8 +21,12 @@ TEST_F(StagedKernels, no_memory_for_a_plan) {
   StagedMask mask(from_.at(0), PRUNEX_FLOAT32, 4, 128, 256, 0.5, rng);
   const Seen before;
   exchange(mask.data(0, mask.bytes(), 1), 0, 0);
-  EXPECT_EQ(sent(nccl::WireKind::masked, before), 1u);
-  expect_ways(before, 0, 0, 2);
+  EXPECT_EQ(sent(nccl::WireKind::masked, before), 0u);
+  EXPECT_EQ(sent(nccl::WireKind::zero_block, before), 1u) << "rows of 8 blocks";
+  expect_ways(before, 1, 1, 0);
+  expect_nothing_made(before);
+  exchange(pattern(mask.bytes(), 1), 0, 0);
+  EXPECT_EQ(mask.violations(), 0u) << "nobody looked";
 }
 
 class StagedTwoDevices : public StagedKernels {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Net's entries: arguments looked at, objects handed out and taken back, errors said and
 // translated.
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "plugin/base/fd.h"
@@ -174,34 +176,73 @@ int accept_call(void* listen_comm, void** recv_comm) {
   });
 }
 
-Result<Shadow> shadow_of(NetComm& comm, const void* data, size_t bytes) {
-  auto lane = comm.lane().of(data, comm.transport());
-  if (!lane) {
-    return tl::unexpected(lane.error());
-  }
-  return Shadow::make(*std::move(lane), bytes);
+// As long as what NCCL has under way on a connection, which its own buffers hold; to what arrives
+// encoded a mask may be added.
+DeviceLane::Room room_of(const NetComm& comm) {
+  constexpr size_t kLeast = size_t{4} << 20, kMost = size_t{64} << 20, kSteps = 8;
+  const size_t fifo = std::clamp(comm.context().settings->fifo.simple, kLeast, kMost);
+  const bool receives = comm.tag == Tag::recv;
+  return {fifo, fifo + (receives ? kSteps * kSideSlack : size_t{512} << 10), receives};
 }
 
-// Of what is sent: the network reads the device's memory itself where both can do it, which only
-// trying tells. Receives go through pinned memory: there is an event when they are there.
+// The network reaches the device's memory itself where both can do it, which only trying tells.
 std::unique_ptr<transport::Region> direct_region(NetComm& comm, const DeviceLane& lane, void* data,
                                                  size_t bytes) {
   int fd = -1;
   uint64_t offset = 0;
   const device::OnDevice on(lane.table(), lane.device());
-  if (comm.tag != Tag::send || lane.table().export_dmabuf(data, bytes, &fd, &offset) != 0) {
+  if ((comm.tag == Tag::recv && !lane.sees_remote_writes()) ||
+      lane.table().export_dmabuf(data, bytes, &fd, &offset) != 0) {
     return nullptr;
   }
   const Fd descriptor(fd);
   auto region = comm.transport()->register_dmabuf(descriptor.get(), offset, data, bytes);
   if (!region) {
-    PRUNEX_LOG(trace, "sent through pinned memory: %s", region.error().text.c_str());
+    PRUNEX_LOG(trace, "copied through pinned memory: %s", region.error().text.c_str());
     return nullptr;
   }
   return *std::move(region);
 }
 
-// Messages of device memory lie in what was registered: their shadows would be elsewhere.
+int refuse_copied(size_t bytes, const DeviceLane::Room& room) {
+  static std::atomic<bool> said{false};
+  const std::string text = strf(
+      "a buffer of %zu bytes of device memory that the network does not reach is not registered "
+      "(%zu are copied at most): NCCL copies through its own",
+      bytes, room.message);
+  if (!said.exchange(true)) {
+    PRUNEX_LOG(warn, "%s; further ones are told with PRUNEX_DEBUG=INFO", text.c_str());
+  } else {
+    PRUNEX_LOG(info, "%s", text.c_str());
+  }
+  return kSystemError;
+}
+
+int reg_device(NetComm& comm, Memory& memory) {
+  const DeviceLane::Room room = room_of(comm);
+  auto lane = comm.lane().of(memory.data, comm.transport(), room);
+  if (!lane) {
+    return report(lane.error());
+  }
+  memory.of_device = *std::move(lane);
+  memory.direct = direct_region(comm, *memory.lane(), memory.data, memory.bytes);
+  const size_t fifo = comm.context().settings->fifo.simple;
+  return memory.direct != nullptr || comm.lane().takes_copied(memory.bytes, room, fifo)
+             ? kSuccess
+             : refuse_copied(memory.bytes, room);
+}
+
+int reg_host(NetComm& comm, Memory& memory) {
+  auto region = comm.transport()->register_memory(memory.data, memory.bytes);
+  if (!region) {
+    return report(region.error());
+  }
+  memory.region = *std::move(region);
+  return kSuccess;
+}
+
+// Messages of device memory lie in what was registered: whether the network reaches them is known of
+// that alone.
 bool outside(const Memory* memory, const void* data, size_t bytes) {
   return memory != nullptr && memory->lane() != nullptr && bytes > 0 && !memory->holds(data, bytes);
 }
@@ -224,26 +265,16 @@ int reg_mr(void* comm, void* data, size_t bytes, int type, void** mr) {
     if (type != kPtrHost && !staged) {
       return invalid("regMr",
                      strf("memory of type %d: this device takes host memory (type %d)%s", type,
-                          kPtrHost, type == kPtrCuda ? "; PRUNEX_STAGED_GPU=1 copies a GPU's" : "")
+                          kPtrHost, type == kPtrCuda ? "; PRUNEX_STAGED_GPU=1 takes a GPU's" : "")
                          .c_str());
     }
     auto memory = std::make_unique<Memory>(data, bytes, type);
-    if (staged) {
-      auto shadow = shadow_of(*owner, data, bytes);
-      if (!shadow) {
-        return report(shadow.error());
-      }
-      memory->shadow = *std::move(shadow);
-      memory->direct = direct_region(*owner, *memory->lane(), data, bytes);
-    }
-    auto region = owner->transport()->register_memory(staged ? memory->shadow.data() : data, bytes);
-    if (!region) {
-      return report(region.error());
-    }
     memory->transport = owner->transport();
-    memory->region = *std::move(region);
-    hand_out(std::move(memory), mr);
-    return kSuccess;
+    const int status = staged ? reg_device(*owner, *memory) : reg_host(*owner, *memory);
+    if (status == kSuccess) {
+      hand_out(std::move(memory), mr);
+    }
+    return status;
   });
 }
 
@@ -302,12 +333,21 @@ int irecv(void* comm, int n, void** data, const size_t* bytes, const int*, void*
   });
 }
 
-int iflush(void* comm, int, void**, const int*, void**, void** request) {
-  if (tagged<RecvComm>(comm) == nullptr || request == nullptr) {
-    return invalid("iflush", "not a receiving comm, or NULL request");
-  }
-  *request = nullptr;  // host memory, or copied to the device before it was done
-  return kSuccess;
+int iflush(void* comm, int n, void**, const int* bytes, void** mrs, void** request) {
+  return guard("iflush", [&]() -> int {
+    auto* receiving = tagged<RecvComm>(comm);
+    if (receiving == nullptr || request == nullptr) {
+      return invalid("iflush", "not a receiving comm, or NULL request");
+    }
+    *request = nullptr;  // what there is to do is done at once
+    for (int i = 0; i < n && mrs != nullptr; ++i) {
+      const auto* memory = tagged<Memory>(mrs[i]);
+      if (memory != nullptr && memory->direct != nullptr && (bytes == nullptr || bytes[i] > 0)) {
+        return receiving->flush(*memory);  // one of a device is one of all
+      }
+    }
+    return kSuccess;
+  });
 }
 
 int test(void* request, int* done, int* bytes) {

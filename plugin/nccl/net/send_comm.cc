@@ -48,8 +48,11 @@ int SendComm::isend(void* data, size_t bytes, const Memory* memory, void** reque
   s.encoded = {};
   s.piece.reset();
   if (s.lane != nullptr) {
-    s.data = memory->staged(data);
     s.direct = memory->direct.get();
+    if (s.direct == nullptr && bytes > s.lane->most_message()) {
+      s.used = false;
+      return report(too_long_to_stage(bytes, *s.lane));
+    }
   }
   waiting_.push(&s);
   *request = static_cast<Request*>(&s);
@@ -140,9 +143,6 @@ bool SendComm::prepare(Send& s, size_t* budget) {
   if (s.stage == Stage::copying && !arrived_from_device(s)) {
     return false;
   }
-  if (s.stage == Stage::copied) {
-    begin_encoding(s);
-  }
   if (s.stage == Stage::encoding) {
     return encode(s, budget);
   }
@@ -159,12 +159,14 @@ void SendComm::decide(Send& s) {
   }
   if (looked_at) {
     find_mask(s);
+    find_plan(s);
   }
-  if (!looked_at || (!s.piece && mode != NetMode::compact && !backoff_.look())) {
-    s.lane != nullptr ? copy_from_device(s, true) : send_raw(s);
-    return;
+  const bool may_pay = looked_at && (s.piece || mode == NetMode::compact || backoff_.look());
+  if (s.lane != nullptr) {
+    decide_on_device(s, may_pay);
+  } else {
+    may_pay ? begin_encoding(s) : send_raw(s);
   }
-  s.lane != nullptr ? decide_on_device(s) : begin_encoding(s);
 }
 
 void SendComm::find_mask(Send& s) {
