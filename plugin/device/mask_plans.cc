@@ -134,6 +134,13 @@ bool MaskPlans::wants(int device, const std::shared_ptr<const CompiledMask>& mas
 std::vector<std::shared_ptr<const MaskPlan>> MaskPlans::take_forgotten() {
   std::vector<std::shared_ptr<const MaskPlan>> out;
   const std::lock_guard lock(mutex_);
+  std::erase_if(replaced_, [&](auto& plan) {
+    const bool forgotten = plan.use_count() == 1;
+    if (forgotten) {
+      out.push_back(std::move(plan));
+    }
+    return forgotten;
+  });
   for (auto& [device, of] : devices_) {
     std::erase_if(of.plans, [&](auto& of_digest) {
       const bool forgotten = of_digest.second.forgotten();
@@ -160,7 +167,7 @@ void MaskPlans::prepare(const void* base, const std::shared_ptr<const CompiledMa
   }
   auto made = MaskPlan::make(**table, facts.device, mask, element_bytes);
   if (!made) {
-    PRUNEX_LOG(info, "a mask of %llu elements is applied by the host, not by device %d: %s",
+    PRUNEX_LOG(info, "a mask of %llu elements has no plan on device %d, which sends it as it is: %s",
                static_cast<unsigned long long>(mask->count), facts.device,
                made.error().text.c_str());
     return;
@@ -169,7 +176,11 @@ void MaskPlans::prepare(const void* base, const std::shared_ptr<const CompiledMa
   const std::lock_guard lock(mutex_);
   if (const auto found = devices_.find(facts.device); found != devices_.end()) {
     Entry& entry = found->second.plans[mask->digest];
-    other = std::exchange(entry.plan, *std::move(made));
+    const bool has_one = entry.plan != nullptr && entry.plan->is_for(*mask);
+    other = has_one ? *std::move(made) : std::exchange(entry.plan, *std::move(made));
+    if (other != nullptr && !has_one) {
+      replaced_.push_back(std::move(other));  // who has it must not be the last: that waits
+    }
     entry.add(mask);
   }
 }

@@ -57,7 +57,7 @@ class MaskPlans {
 
   // Makes a plan of the mask of the tensor at `base` if messages of its device's memory are to come
   // and there is none yet. Allocates and waits for the device; never fails: without a plan messages
-  // are packed by the host. Plans of masks that nobody has any more go.
+  // travel without the mask. Plans of masks that nobody has any more go.
   void prepare(const void* base, const std::shared_ptr<const CompiledMask>& mask,
                size_t element_bytes);
 
@@ -82,6 +82,7 @@ class MaskPlans {
 
   mutable std::mutex mutex_;  // held for look-ups only
   std::map<int, OfDevice> devices_;
+  std::vector<std::shared_ptr<const MaskPlan>> replaced_;  // by others with the same digest
   std::atomic<int> open_{0};
 };
 

@@ -217,11 +217,11 @@ cuda::Table make_table() {
   t.stream_capturing = stream_capturing;
   t.event_create = event_create;
   t.event_destroy = event_destroy;
-  t.event_record = event_record;
+  t.event_record = uncounted<event_record>;
   t.event_done = event_done;
-  t.stream_wait = stream_wait;
-  t.copy = copy;
-  t.fill = fill;
+  t.stream_wait = uncounted<stream_wait>;
+  t.copy = uncounted<copy>;
+  t.fill = uncounted<fill>;
   add_fake_kernels(t);
   return t;
 }
@@ -321,6 +321,14 @@ void free_device_memory(void* p) {
 }
 
 FakeCounts fake_counts() { return {alive, made, waits, flushes}; }
+uint64_t pinned_bytes() {
+  const std::lock_guard lock(memory_mutex);
+  uint64_t sum = 0;
+  for (const auto& [base, one] : memory) {
+    sum += one.facts.kind == cuda::PointerKind::pinned ? one.bytes - 1 : 0;
+  }
+  return sum;
+}
 void hold_copies(bool hold) { held = hold; }
 void allow_dmabuf(bool allow) { exports = allow; }
 void see_remote_writes(cuda::RemoteWrites how) { remote_writes = how; }

@@ -52,6 +52,7 @@ struct FakeCounts {
   int flushes = 0;      // of what others wrote, so far
 };
 [[nodiscard]] FakeCounts fake_counts();
+[[nodiscard]] uint64_t pinned_bytes();  // alive
 struct FakeKernels {  // launched so far
   int packs = 0, unpacks = 0, block_packs = 0, block_unpacks = 0;
 };

@@ -136,12 +136,12 @@ void add_fake_kernels(cuda::Table& t) {
   t.plan_create = plan_create;
   t.plan_destroy = plan_destroy;
   t.scratch_bytes = scratch_bytes;
-  t.pack = pack;
-  t.unpack = unpack;
-  t.reduce = reduce;
+  t.pack = uncounted<pack>;
+  t.unpack = uncounted<unpack>;
+  t.reduce = uncounted<reduce>;
   t.block_scratch_bytes = block_scratch_bytes;
-  t.pack_blocks = pack_blocks;
-  t.unpack_blocks = unpack_blocks;
+  t.pack_blocks = uncounted<pack_blocks>;
+  t.unpack_blocks = uncounted<unpack_blocks>;
 }
 
 FakeKernels fake_kernels() {

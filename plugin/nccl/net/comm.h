@@ -28,6 +28,15 @@ template <class T>
 class Fifo {  // of at most kMaxRequests
  public:
   [[nodiscard]] bool empty() const { return count_ == 0; }
+  template <class F>
+  [[nodiscard]] bool any_of(F&& is) const {
+    for (size_t i = 0; i < count_; ++i) {
+      if (is(*at(i))) {
+        return true;
+      }
+    }
+    return false;
+  }
   [[nodiscard]] size_t size() const { return count_; }
   [[nodiscard]] T* front() const { return ring_[head_]; }
   [[nodiscard]] T* at(size_t i) const { return ring_[(head_ + i) % ring_.size()]; }
@@ -49,6 +58,13 @@ struct Request : Object {
   bool used = false, done = false;
   size_t bytes = 0;  // logical; of a receive, once it is done
 };
+
+// Of a message that is not on its way yet: whether NCCL took its buffer away.
+template <class Kind>
+[[nodiscard]] bool lost_its_buffer(const Kind& one) {
+  return one.registered && one.known.expired();
+}
+[[nodiscard]] Error buffer_was_taken();
 
 // Copying, scanning and expanding per call of test(), bytes: NCCL's progress thread serves others.
 inline constexpr size_t kCallBudget = size_t{256} << 10;
@@ -125,8 +141,9 @@ class SendComm final : public NetComm {
     const std::byte* data = nullptr;            // where the network reads it, if as it is
     const std::byte* origin = nullptr;          // where NCCL has it
     DeviceLane* lane = nullptr;                 // of device memory
-    const transport::Region* region = nullptr;  // of `data`
-    const transport::Region* direct = nullptr;  // of `origin` in device memory, if it may be sent
+    bool registered = false;
+    std::weak_ptr<const Registration> known;  // of `origin`
+    bool direct = false;                      // in device memory, which the network reads itself
     Protocol protocol = Protocol::unknown;
     Stage stage = Stage::undecided;
     Way way = Way::raw;
@@ -146,6 +163,8 @@ class SendComm final : public NetComm {
   int pump() override;
   bool prepare(Send& send, size_t* budget);  // false: not ready to be posted
   transport::Io post(Send& send);
+  // Whether a buffer was taken away before its message was on its way.
+  [[nodiscard]] bool buffer_gone() const;
   void decide(Send& send);
   void find_mask(Send& send);
   void begin_encoding(Send& send);
@@ -158,7 +177,7 @@ class SendComm final : public NetComm {
 
   // Of device memory.
   void start_on_device();
-  static void find_plan(Send& send);
+  static bool find_plan(Send& send);
   void decide_on_device(Send& send, bool may_pay);
   [[nodiscard]] size_t room_on_device(const Send& send);
   void place(Send& send);
@@ -200,6 +219,8 @@ class RecvComm final : public NetComm {
     size_t capacity = 0;
     DeviceLane* lane = nullptr;   // of device memory
     bool direct = false;          // of which the network writes to `data` itself
+    bool registered = false;
+    std::weak_ptr<const Registration> known;  // of `data`
     bool polled = false;          // somebody reads the buffer while it is written
     transport::Ticket ticket = 0;
     SideBuffer side;              // of host memory: its encoded form

@@ -224,10 +224,10 @@ int reg_device(NetComm& comm, Memory& memory) {
   if (!lane) {
     return report(lane.error());
   }
-  memory.of_device = *std::move(lane);
-  memory.direct = direct_region(comm, *memory.lane(), memory.data, memory.bytes);
+  memory.known->of_device = *std::move(lane);
+  memory.known->direct = direct_region(comm, *memory.lane(), memory.data, memory.bytes);
   const size_t fifo = comm.context().settings->fifo.simple;
-  return memory.direct != nullptr || comm.lane().takes_copied(memory.bytes, room, fifo)
+  return memory.is_direct() || comm.lane().takes_copied(memory.bytes, room, fifo)
              ? kSuccess
              : refuse_copied(memory.bytes, room);
 }
@@ -237,7 +237,7 @@ int reg_host(NetComm& comm, Memory& memory) {
   if (!region) {
     return report(region.error());
   }
-  memory.region = *std::move(region);
+  memory.known->region = *std::move(region);
   return kSuccess;
 }
 
@@ -269,7 +269,7 @@ int reg_mr(void* comm, void* data, size_t bytes, int type, void** mr) {
                          .c_str());
     }
     auto memory = std::make_unique<Memory>(data, bytes, type);
-    memory->transport = owner->transport();
+    memory->known->transport = owner->transport();
     const int status = staged ? reg_device(*owner, *memory) : reg_host(*owner, *memory);
     if (status == kSuccess) {
       hand_out(std::move(memory), mr);
@@ -292,7 +292,11 @@ int dereg_mr(void*, void* mr) {
       return invalid("deregMr", "not a registered buffer");
     }
     (void)living().take(mr);
+    const auto lane = memory->known->of_device;
     delete memory;
+    if (lane != nullptr) {
+      lane->drain();  // a connection that broke may have left a copy behind
+    }
     return kSuccess;
   });
 }
@@ -342,7 +346,7 @@ int iflush(void* comm, int n, void**, const int* bytes, void** mrs, void** reque
     *request = nullptr;  // what there is to do is done at once
     for (int i = 0; i < n && mrs != nullptr; ++i) {
       const auto* memory = tagged<Memory>(mrs[i]);
-      if (memory != nullptr && memory->direct != nullptr && (bytes == nullptr || bytes[i] > 0)) {
+      if (memory != nullptr && memory->is_direct() && (bytes == nullptr || bytes[i] > 0)) {
         return receiving->flush(*memory);  // one of a device is one of all
       }
     }

@@ -62,11 +62,11 @@ bool MessageEncoder::carries(const CompiledMask& mask) {
     return true;
   }
   if (!looked_ || defined_digest_ != mask.digest) {
-    definition_ = codec::encode_mask(mask);
+    fits_ = codec::encode_mask(mask, &definition_);
     defined_digest_ = mask.digest;
     looked_ = true;
   }
-  return definition_.has_value();
+  return fits_;
 }
 
 // The mask goes before the first message that needs it.
@@ -83,13 +83,13 @@ void MessageEncoder::define_mask() {
   slot_ = next_slot_;
   codec::FrameHeader header;
   header.kind = codec::FrameKind::mask_definition;
-  header.payload = static_cast<uint32_t>(definition_->size());
+  header.payload = static_cast<uint32_t>(definition_.size());
   header.slot = slot_;
   header.element_size = static_cast<uint8_t>(piece_->element_size);
   header.mask_digest = digest;
   codec::encode(header, room_.first<codec::kFrameBytes>());
-  std::memcpy(room_.data() + codec::kFrameBytes, definition_->data(), definition_->size());
-  size_ = padded(codec::kFrameBytes + definition_->size());
+  std::memcpy(room_.data() + codec::kFrameBytes, definition_.data(), definition_.size());
+  size_ = padded(codec::kFrameBytes + definition_.size());
   limit_ += size_;  // sent once: not this message's to pay for
   defines_ = true;
 }
@@ -159,7 +159,7 @@ codec::FrameHeader MessageEncoder::masked_header(size_t payload) const {
 size_t MessageEncoder::laid_out_size(const MaskedPiece& piece, size_t bytes) {
   size_t size = frames_size(piece, bytes);
   if (!peer_has(*piece.mask) && carries(*piece.mask)) {
-    size += padded(codec::kFrameBytes + definition_->size());
+    size += padded(codec::kFrameBytes + definition_.size());
   }
   return size;
 }

@@ -68,6 +68,7 @@ struct PayloadPlace {
 
 class MessageEncoder {
  public:
+  MessageEncoder() { definition_.reserve(codec::kMaskRoom); }
   // Whether a mask can cross this connection: one that takes too many bytes cannot.
   [[nodiscard]] bool carries(const CompiledMask& mask);
   // Whether the peer has it; if not, the next message that needs it brings it.
@@ -125,10 +126,10 @@ class MessageEncoder {
   std::array<bool, codec::kMaxMaskSlots> slot_used_{};
   uint32_t next_slot_ = 0, slot_ = 0;
   bool defines_ = false;  // this message brings its mask
-  // The last mask that carries() looked at: its bytes, none when it is too long.
-  std::optional<std::vector<std::byte>> definition_;
+  // The last mask that carries() looked at: its bytes, unless it is too long.
+  std::vector<std::byte> definition_;
   uint64_t defined_digest_ = 0;
-  bool looked_ = false;
+  bool looked_ = false, fits_ = false;
 };
 
 // Takes frames that the host need not expand itself, and says where it expands the others to: none of

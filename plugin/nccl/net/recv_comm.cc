@@ -26,7 +26,9 @@ int RecvComm::irecv(void* data, size_t bytes, const Memory* memory, bool polled,
   r.data = static_cast<std::byte*>(data);
   r.capacity = bytes;
   r.lane = memory == nullptr || bytes == 0 ? nullptr : memory->lane();
-  r.direct = r.lane != nullptr && memory->direct != nullptr;
+  r.direct = r.lane != nullptr && memory->is_direct();
+  r.registered = memory != nullptr;
+  r.known = memory != nullptr ? memory->known : nullptr;
   r.polled = polled && r.lane == nullptr;  // nobody polls what comes in any order
   r.expanded = false;
   if (r.lane != nullptr && !r.direct && bytes > r.lane->most_message()) {
@@ -40,8 +42,8 @@ int RecvComm::irecv(void* data, size_t bytes, const Memory* memory, bool polled,
   const bool staged = r.lane != nullptr && !r.direct;
   const transport::Region* const region = memory == nullptr ? nullptr
                                           : staged          ? r.lane->region()
-                                          : r.direct        ? memory->direct.get()
-                                                            : memory->region.get();
+                                          : r.direct        ? memory->known->direct.get()
+                                                            : memory->known->region.get();
   const transport::Io io =
       connection().irecv(staged ? r.staged : r.data, r.capacity, region, &r.ticket, &r);
   if (io == transport::Io::done) {
@@ -83,13 +85,16 @@ int RecvComm::flush(const Memory& memory) {
   if (const int status = usable(); status != kSuccess) {
     return status;
   }
-  return memory.direct == nullptr || memory.lane()->flush() ? kSuccess
+  return !memory.is_direct() || memory.lane()->flush() ? kSuccess
                                                             : broken(memory.lane()->error());
 }
 
 int RecvComm::pump() {
   if (const int status = usable(); status != kSuccess) {
     return status;
+  }
+  if (posted_.any_of(lost_its_buffer<Recv>) || encoded_.any_of(lost_its_buffer<Recv>)) {
+    return broken(buffer_was_taken());
   }
   if (const int status = arrive(); status != kSuccess) {
     return status;

@@ -20,7 +20,7 @@ SendComm::SendComm(Link link) : NetComm(kTag, std::move(link)) {
 
 SendComm::~SendComm() {
   const Deadline deadline = Deadline::after(kDrainS);
-  while (usable() == kSuccess && !(waiting_.empty() && posted_.empty()) && !deadline.passed()) {
+  while (usable() == kSuccess && !buffer_gone() && !(waiting_.empty() && posted_.empty()) && !deadline.passed()) {
     (void)pump();
   }
   disconnect();
@@ -41,18 +41,17 @@ int SendComm::isend(void* data, size_t bytes, const Memory* memory, void** reque
   s.origin = s.data;
   s.lane = memory == nullptr || bytes == 0 ? nullptr : memory->lane();
   s.bytes = bytes;
-  s.region = memory == nullptr ? nullptr : memory->region.get();
+  s.registered = memory != nullptr;
+  s.known = memory != nullptr ? memory->known : nullptr;
   s.protocol = protocol_of(thread_hint(&context()), memory, context().settings->fifo);
   s.stage = Stage::undecided;
   s.kind = WireKind::raw;
   s.encoded = {};
   s.piece.reset();
-  if (s.lane != nullptr) {
-    s.direct = memory->direct.get();
-    if (s.direct == nullptr && bytes > s.lane->most_message()) {
-      s.used = false;
-      return report(too_long_to_stage(bytes, *s.lane));
-    }
+  s.direct = s.lane != nullptr && memory->is_direct();
+  if (s.lane != nullptr && !s.direct && bytes > s.lane->most_message()) {
+    s.used = false;
+    return report(too_long_to_stage(bytes, *s.lane));
   }
   waiting_.push(&s);
   *request = static_cast<Request*>(&s);
@@ -63,6 +62,9 @@ int SendComm::isend(void* data, size_t bytes, const Memory* memory, void** reque
 int SendComm::pump() {
   if (const int status = usable(); status != kSuccess) {
     return status;
+  }
+  if (buffer_gone()) {
+    return broken(buffer_was_taken());
   }
   start_on_device();
   size_t budget = kCallBudget;
@@ -87,9 +89,19 @@ int SendComm::pump() {
   return reap();
 }
 
+bool SendComm::buffer_gone() const { return waiting_.any_of(lost_its_buffer<Send>); }
+
 transport::Io SendComm::post(Send& s) {
   if (s.encoded.empty()) {
-    return connection().isend(s.data, s.bytes, s.region, &s.ticket);
+    const auto known = s.known.lock();  // taken on another thread, its region stays for the call
+    if (s.registered && known == nullptr && s.staged == nullptr) {
+      return transport::Io::again;  // pump() sees it
+    }
+    const transport::Region* const region = s.staged != nullptr ? s.lane->region()
+                                            : known == nullptr  ? nullptr
+                                            : s.direct          ? known->direct.get()
+                                                                : known->region.get();
+    return connection().isend(s.data, s.bytes, region, &s.ticket);
   }
   const transport::Region* const region =
       s.staged != nullptr ? s.lane->region() : s.side.region.get();
@@ -159,7 +171,6 @@ void SendComm::decide(Send& s) {
   }
   if (looked_at) {
     find_mask(s);
-    find_plan(s);
   }
   const bool may_pay = looked_at && (s.piece || mode == NetMode::compact || backoff_.look());
   if (s.lane != nullptr) {
@@ -179,6 +190,10 @@ void SendComm::find_mask(Send& s) {
     return;
   }
   s.piece = MaskedPiece{hit.version->mask, hit.element_bytes, hit.byte_offset};
+  if (s.lane != nullptr && !find_plan(s)) {
+    s.piece.reset();
+    return;
+  }
   if (!pays_masked(*s.piece, s.bytes) || !encoder_.carries(*s.piece->mask)) {
     s.piece.reset();
     return;

@@ -30,13 +30,9 @@ void SendComm::start_on_device() {
 }
 
 // A mask without a plan on this device is none: what it drops still leaves as blocks of zeros.
-void SendComm::find_plan(Send& s) {
-  if (s.lane != nullptr && s.piece) {
-    s.plan = device::MaskPlans::instance().find(*s.piece->mask, s.lane->device());
-    if (s.plan == nullptr) {
-      s.piece.reset();
-    }
-  }
+bool SendComm::find_plan(Send& s) {
+  s.plan = device::MaskPlans::instance().find(*s.piece->mask, s.lane->device());
+  return s.plan != nullptr;
 }
 
 void SendComm::decide_on_device(Send& s, bool may_pay) {
@@ -47,7 +43,7 @@ void SendComm::decide_on_device(Send& s, bool may_pay) {
     s.piece.reset();
   }
   s.stage = Stage::placing;
-  if (s.way == Way::raw && s.direct != nullptr) {
+  if (s.way == Way::raw && s.direct) {
     send_direct(s);
   }
 }
@@ -55,7 +51,7 @@ void SendComm::decide_on_device(Send& s, bool may_pay) {
 // All that the message may come to need, so that it never waits for those behind it: it may turn
 // out that it goes as it is.
 size_t SendComm::room_on_device(const Send& s) {
-  const size_t as_it_is = s.direct != nullptr ? 0 : s.bytes;
+  const size_t as_it_is = s.direct ? 0 : s.bytes;
   switch (s.way) {
     case Way::masked:
       return std::max(as_it_is,
@@ -92,7 +88,6 @@ void SendComm::place(Send& s) {
 
 void SendComm::send_direct(Send& s) {
   s.data = s.origin;
-  s.region = s.direct;
   s.kind = WireKind::raw;
   s.stage = Stage::ready;
   stats().device.direct.message(s.bytes);
@@ -101,7 +96,6 @@ void SendComm::send_direct(Send& s) {
 // Into its piece of the lane's memory.
 void SendComm::copy_from_device(Send& s) {
   s.data = s.staged;
-  s.region = s.lane->region();
   s.kind = WireKind::raw;
   s.stage = Stage::copying;
   if (!s.lane->start(slot_of(s), s.staged, s.origin, s.bytes)) {
@@ -150,7 +144,7 @@ bool SendComm::packed_by_device(Send& s) {
     return true;
   }
   verdict == DevicePacking::Verdict::violated ? count_violation(s) : backoff_.did_not_pay();
-  if (s.direct == nullptr) {
+  if (!s.direct) {
     copy_from_device(s);
     return true;
   }
