@@ -28,7 +28,8 @@ std::mutex memory_mutex;
 std::map<uintptr_t, Allocation> memory;  // by base
 std::atomic<int> alive{0}, made{0}, waits{0}, flushes{0};
 std::atomic<cuda::RemoteWrites> remote_writes{cuda::RemoteWrites::never};
-std::atomic<bool> held{false}, exports{false};
+std::atomic<uintptr_t> held_begin{0}, held_end{0};
+std::atomic<bool> exports{false};
 std::array<std::atomic<int>, kFakeCalls> faults{};
 thread_local int current_device = 0;
 
@@ -183,7 +184,7 @@ int copy(void* to, const void* from, size_t bytes, void* stream) {
     return fault;
   }
   enqueue_on(stream, [=] {
-    wait_while_held();
+    wait_while_held(to);
     std::memcpy(to, from, bytes);
   });
   return 0;
@@ -230,8 +231,9 @@ cuda::Table make_table() {
 
 int fault_of(FakeCall call) { return faults[static_cast<size_t>(call)]; }
 
-void wait_while_held() {
-  while (held) {
+void wait_while_held(const void* to) {
+  const auto at = reinterpret_cast<uintptr_t>(to);
+  while (at >= held_begin && at < held_end) {
     std::this_thread::yield();
   }
 }
@@ -329,7 +331,16 @@ uint64_t pinned_bytes() {
   }
   return sum;
 }
-void hold_copies(bool hold) { held = hold; }
+void hold_copies(bool hold) {
+  held_end = 0;
+  held_begin = 0;
+  held_end = hold ? ~uintptr_t{0} : 0;
+}
+void hold_copies_to(const void* begin, size_t bytes) {
+  held_end = 0;
+  held_begin = reinterpret_cast<uintptr_t>(begin);
+  held_end = held_begin + bytes;
+}
 void allow_dmabuf(bool allow) { exports = allow; }
 void see_remote_writes(cuda::RemoteWrites how) { remote_writes = how; }
 void fail_calls(FakeCall call, int error) { faults[static_cast<size_t>(call)] = error; }

@@ -59,6 +59,8 @@ struct FakeKernels {  // launched so far
 [[nodiscard]] FakeKernels fake_kernels();
 // No copy is made and no kernel runs while they are held.
 void hold_copies(bool hold);
+// Only what writes to that memory.
+void hold_copies_to(const void* begin, size_t bytes);
 // Whether device memory can be exported to other devices; it cannot at first.
 void allow_dmabuf(bool allow);
 // What the devices say of themselves; never, at first.

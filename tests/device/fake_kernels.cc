@@ -64,7 +64,7 @@ int pack(const cuda::MoveCall* call) {
     return fault;
   }
   enqueue_on(call->stream, [c = *call] {
-    wait_while_held();
+    wait_while_held(c.to);
     emulate_pack({}, of(c.plan).lowered, c.range, c.type, static_cast<const std::byte*>(c.from),
                  static_cast<std::byte*>(c.to), c.record, c.exact);
   });
@@ -76,7 +76,7 @@ int unpack(const cuda::MoveCall* call) {
     return fault;
   }
   enqueue_on(call->stream, [c = *call] {
-    wait_while_held();
+    wait_while_held(element(c.to, c.range.begin, c.type));
     emulate_unpack({}, of(c.plan).lowered, c.range, c.type, static_cast<const std::byte*>(c.from),
                    static_cast<std::byte*>(c.to));
   });
@@ -96,7 +96,7 @@ int pack_blocks(const cuda::BlockCall* call) {
     return fault;
   }
   enqueue_on(call->stream, [c = *call] {
-    wait_while_held();
+    wait_while_held(c.packed);
     emulate_pack_blocks(c);
   });
   return 0;
@@ -113,7 +113,7 @@ int unpack_blocks(const cuda::BlockCall* call) {
     return fault;
   }
   enqueue_on(call->stream, [c = *call] {
-    wait_while_held();
+    wait_while_held(c.from);
     emulate_unpack_blocks(c);
   });
   return 0;

@@ -11,7 +11,7 @@ inline constexpr int kInvalidValue = 1, kOutOfMemory = 2, kInvalidHandle = 400,
                      kIllegalAddress = 700, kNotSupported = 801, kNotPermittedInCapture = 900;
 
 [[nodiscard]] int fault_of(FakeCall call);
-void wait_while_held();
+void wait_while_held(const void* to);
 void count_allocation(int by);
 // What a call of the stand-in allocates is nobody's business.
 template <auto kCall>

@@ -131,6 +131,21 @@ class StagedNet : public testing::Test {
     EXPECT_EQ(net().irecv(recv_, 1, &place, &bytes, &tag, &to_mr_, &request), nccl::kSuccess);
     return request;
   }
+  // While nothing is written to the receiver's memory. Both are asked: some networks need both.
+  void sent_but_not_received(void* sending, void* receiving) {
+    int sent = 0, received = 0;
+    wait_for([&] {
+      EXPECT_EQ(net().test(receiving, &received, nullptr), nccl::kSuccess);
+      EXPECT_EQ(received, 0) << "done before it is there";
+      EXPECT_TRUE(sent != 0 || net().test(sending, &sent, nullptr) == nccl::kSuccess);
+      return sent != 0 || HasFailure();
+    });
+    for (int i = 0; i < 1000 && !HasFailure(); ++i) {
+      ASSERT_EQ(net().test(receiving, &received, nullptr), nccl::kSuccess);
+      ASSERT_EQ(received, 0) << "done before it is there";
+      ASSERT_EQ(*to_.at(), std::byte{0xEE});
+    }
+  }
   // The received size.
   int finish(void* sending, void* receiving) {
     int sent = 0, received = 0, size = -1;

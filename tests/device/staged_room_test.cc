@@ -28,8 +28,13 @@ class StagedRoom : public StagedKernels {
         }
       }
     }
-    EXPECT_EQ(allocations(), before) << "the progress thread allocated";
+    if (counts()) {
+      EXPECT_EQ(allocations(), before) << "the progress thread allocated";
+    }
   }
+  // The fake RDMA device's own allocations cannot be told from others here; that RDMA has none of its
+  // own is tests/transport/verbs_quiet_test.cc's matter.
+  static bool counts() { return std::getenv("FAKE_IBVERBS") == nullptr; }
   static bool are_done(const std::vector<Message>& all) {
     return std::all_of(all.begin(), all.end(),
                        [](const Message& m) { return m.sent != 0 && m.received != 0; });
