@@ -3,12 +3,12 @@
 // synchronise; nothing else here may.
 #include <algorithm>
 
-#include "kernels/cuda/lower.h"
 #include "kernels/cuda/tuning.h"
 #include "plugin/base/digest.h"
 #include "plugin/device/backend.h"
 #include "plugin/device/common_memory.h"
 #include "plugin/device/device_comm.h"
+#include "plugin/device/plan_maker.h"
 
 namespace prunex::device {
 namespace {
@@ -118,14 +118,12 @@ Result<> DeviceComm::build(Armed& armed, const CallSpec& spec) {
   if (armed.compact) {
     const uint32_t tile =
         cuda::tile_elements(cuda::tuning_of(arch_), sms_, spec.count, size_of(spec.type));
-    const cuda::Lowered lowered = cuda::lower(armed.masked->layout, tile);
-    const cuda::PlanImage image{lowered.tiles.data(), lowered.tiles.size(), lowered.words.data(),
-                                lowered.words.size()};
-    if (auto made = check_cuda(cuda_, cuda_.plan_create(&image, &armed.plan), "making a plan");
-        !made) {
-      return made;
+    auto made = make_plan(cuda_, armed.masked->layout, tile);
+    if (!made) {
+      return tl::unexpected(made.error());
     }
-    armed.tiles = static_cast<uint32_t>(lowered.tiles.size());
+    armed.plan = made->plan;
+    armed.tiles = static_cast<uint32_t>(made->lowered.tiles.size());
   }
   return reserve(armed, spec);
 }

@@ -9,6 +9,7 @@
 #include "plugin/base/log.h"
 #include "plugin/device/backend.h"
 #include "plugin/device/on_device.h"
+#include "plugin/device/plan_maker.h"
 
 namespace prunex::device {
 namespace {
@@ -49,14 +50,12 @@ Result<std::shared_ptr<const MaskPlan>> MaskPlan::make(
   const uint32_t tile = cuda::tile_elements(
       cuda::tuning_of(static_cast<uint32_t>(facts.arch)), static_cast<uint32_t>(facts.sms),
       std::min<uint64_t>(count, kTunedBytes / element_bytes), element_bytes);
-  out->lowered_ = cuda::lower(*layout, tile);
-  auto& [elements, kept, tiles, words] = out->lowered_;
-  const cuda::PlanImage image{tiles.data(), tiles.size(), words.data(), words.size()};
-  if (auto made = check_cuda(table, table.plan_create(&image, &out->plan_), "making a plan");
-      !made) {
+  auto made = make_plan(table, *layout, tile);
+  if (!made) {
     return tl::unexpected(made.error());
   }
-  words = {};
+  out->plan_ = made->plan;
+  out->lowered_ = std::move(made->lowered);
   return std::shared_ptr<const MaskPlan>(std::move(out));
 }
 
