@@ -8,7 +8,6 @@
 #include "plugin/device/backend.h"
 #include "plugin/device/common_memory.h"
 #include "plugin/device/device_comm.h"
-#include "plugin/device/plan_maker.h"
 
 namespace prunex::device {
 namespace {
@@ -122,8 +121,9 @@ Result<> DeviceComm::build(Armed& armed, const CallSpec& spec) {
     if (!made) {
       return tl::unexpected(made.error());
     }
-    armed.plan = made->plan;
-    armed.tiles = static_cast<uint32_t>(made->lowered.tiles.size());
+    armed.made = *std::move(made);
+    armed.tiles = static_cast<uint32_t>(armed.made.lowered.tiles.size());
+    armed.made.lowered = {};  // calls take the whole buffer
   }
   return reserve(armed, spec);
 }
@@ -222,11 +222,6 @@ void DeviceComm::forget_plans() {
   armed_.clear();
 }
 
-void DeviceComm::destroy(Armed& armed) {
-  if (armed.plan != nullptr) {
-    (void)cuda_.plan_destroy(armed.plan);
-    armed.plan = nullptr;
-  }
-}
+void DeviceComm::destroy(Armed& armed) { destroy_plan(cuda_, armed.made); }
 
 }  // namespace prunex::device

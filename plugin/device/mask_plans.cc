@@ -9,7 +9,6 @@
 #include "plugin/base/log.h"
 #include "plugin/device/backend.h"
 #include "plugin/device/on_device.h"
-#include "plugin/device/plan_maker.h"
 
 namespace prunex::device {
 namespace {
@@ -54,23 +53,20 @@ Result<std::shared_ptr<const MaskPlan>> MaskPlan::make(
   if (!made) {
     return tl::unexpected(made.error());
   }
-  out->plan_ = made->plan;
-  out->lowered_ = std::move(made->lowered);
+  out->made_ = *std::move(made);
   return std::shared_ptr<const MaskPlan>(std::move(out));
 }
 
 MaskPlan::~MaskPlan() {
-  if (plan_ != nullptr) {
-    const OnDevice on(table_, device_);
-    (void)table_.plan_destroy(plan_);
-  }
+  const OnDevice on(table_, device_);
+  destroy_plan(table_, made_);
 }
 
 cuda::MoveCall MaskPlan::call(const CompiledMask& mask, size_t element_bytes, uint64_t begin,
                               uint64_t end) const {
-  const cuda::TileSpan span = cuda::tiles_of(lowered_, begin, end);
+  const cuda::TileSpan span = cuda::tiles_of(made_.lowered, begin, end);
   cuda::MoveCall call{};
-  call.plan = plan_;
+  call.plan = made_.plan;
   call.type = bytes_of_size(element_bytes);
   call.exact = true;
   call.range = {begin, end, kept_before(mask, begin)};

@@ -22,25 +22,20 @@ class Making {
       (void)table_.stream_synchronize(stream_);
       (void)table_.stream_destroy(stream_);
     }
-    if (memory_ != nullptr) {
-      (void)table_.deallocate(memory_);
-    }
-    if (plan_ != nullptr) {
-      (void)table_.plan_destroy(plan_);
-    }
+    destroy_plan(table_, made_);
   }
   Making(const Making&) = delete;
   Making& operator=(const Making&) = delete;
 
-  Result<cuda::Plan*> run(const cuda::LoweredKeeps& lowered, const std::vector<uint8_t>& keeps,
+  Result<MadePlan> run(const cuda::LoweredKeeps& lowered, const std::vector<uint8_t>& keeps,
                           uint64_t* kept) {
     const cuda::KeepImage image{lowered.arrays(), lowered.tensors.size(), lowered.places.size(),
                                 lowered.tensor_of_row.size(), lowered.tensor_of_word.size()};
-    int error = table_.plan_reserve_keeps(&image, &plan_);
-    const size_t scratch = error == 0 ? aligned(table_.keep_scratch_bytes(plan_)) : 0;
-    error = error != 0 ? error : table_.allocate(&memory_, scratch + kAlign + keeps.size());
+    int error = table_.plan_reserve_keeps(&image, &made_.plan);
+    const size_t scratch = error == 0 ? aligned(table_.keep_scratch_bytes(made_.plan)) : 0;
+    error = error != 0 ? error : table_.allocate(&made_.memory, scratch + kAlign + keeps.size());
     error = error != 0 ? error : table_.stream_create(&stream_);
-    auto* const memory = static_cast<std::byte*>(memory_);
+    auto* const memory = static_cast<std::byte*>(made_.memory);
     std::byte* const count = memory + scratch;
     if (error == 0 && !keeps.empty()) {
       error = table_.copy(count + kAlign, keeps.data(), keeps.size(), stream_);
@@ -48,39 +43,39 @@ class Making {
     if (error == 0) {
       const cuda::KeepCall call{reinterpret_cast<const uint8_t*>(count + kAlign), memory, scratch,
                                 stream_};
-      error = table_.plan_from_keeps(&call, plan_, reinterpret_cast<uint64_t*>(count));
+      error = table_.plan_from_keeps(&call, made_.plan, reinterpret_cast<uint64_t*>(count));
     }
     error = error != 0 ? error : table_.copy(kept, count, sizeof *kept, stream_);
     error = error != 0 ? error : table_.stream_synchronize(stream_);
     if (auto made = check_cuda(table_, error, "making a plan of keep vectors"); !made) {
       return tl::unexpected(made.error());
     }
-    return std::exchange(plan_, nullptr);
+    return std::exchange(made_, {});
   }
 
  private:
   const cuda::Table& table_;
-  cuda::Plan* plan_ = nullptr;
-  void *memory_ = nullptr, *stream_ = nullptr;
+  MadePlan made_;
+  void* stream_ = nullptr;
 };
 
 Result<MadePlan> by_device(const cuda::Table& table, const Layout& layout,
                            const cuda::LayoutKeeps& keeps, cuda::LoweredKeeps lowered) {
   uint64_t kept = 0;
-  auto plan = Making(table).run(lowered, keeps.keeps, &kept);
-  if (!plan) {
-    return tl::unexpected(plan.error());
+  auto made = Making(table).run(lowered, keeps.keeps, &kept);
+  if (!made) {
+    return made;
   }
-  MadePlan out{*plan, std::move(lowered.tiles)};
-  out.lowered.kept = layout.kept;
+  made->lowered = std::move(lowered.tiles);
+  made->lowered.kept = layout.kept;
   if (kept != layout.kept) {
-    (void)table.plan_destroy(out.plan);
+    destroy_plan(table, *made);
     return fail(Code::internal,
                 strf("the device's plan keeps %llu elements, the masks keep %llu",
                      static_cast<unsigned long long>(kept),
                      static_cast<unsigned long long>(layout.kept)));
   }
-  return out;
+  return made;
 }
 
 Result<MadePlan> by_host(const cuda::Table& table, const Layout& layout, uint32_t tile_elements) {
@@ -96,6 +91,16 @@ Result<MadePlan> by_host(const cuda::Table& table, const Layout& layout, uint32_
 }
 
 }  // namespace
+
+void destroy_plan(const cuda::Table& table, MadePlan& made) {
+  if (made.plan != nullptr) {
+    (void)table.plan_destroy(made.plan);
+  }
+  if (made.memory != nullptr) {
+    (void)table.deallocate(made.memory);
+  }
+  made = {};
+}
 
 Result<MadePlan> make_plan(const cuda::Table& table, const Layout& layout,
                            uint32_t tile_elements) {

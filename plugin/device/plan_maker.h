@@ -12,7 +12,8 @@
 namespace prunex::device {
 
 struct MadePlan {
-  cuda::Plan* plan = nullptr;  // the caller's to destroy
+  cuda::Plan* plan = nullptr;
+  void* memory = nullptr;  // that making it took: freeing it at once would wait for all of the device
   cuda::Lowered lowered;       // where its tiles are; no words, and else nothing that can be packed by
 };
 
@@ -20,5 +21,6 @@ struct MadePlan {
 // on a stream of its own.
 [[nodiscard]] Result<MadePlan> make_plan(const cuda::Table& table, const Layout& layout,
                                          uint32_t tile_elements);
+void destroy_plan(const cuda::Table& table, MadePlan& made);  // on the plan's device
 
 }  // namespace prunex::device

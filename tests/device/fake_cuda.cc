@@ -29,6 +29,8 @@ std::map<uintptr_t, Allocation> memory;  // by base
 std::atomic<int> alive{0}, made{0}, waits{0}, flushes{0};
 std::atomic<cuda::RemoteWrites> remote_writes{cuda::RemoteWrites::never};
 std::atomic<uintptr_t> held_begin{0}, held_end{0};
+std::atomic<uint64_t> streams{0}, held_streams{0};  // made so far; when the holding began
+thread_local uint64_t current_stream = 0;
 std::atomic<bool> exports{false};
 std::array<std::atomic<int>, kFakeCalls> faults{};
 thread_local int current_device = 0;
@@ -233,7 +235,7 @@ int fault_of(FakeCall call) { return faults[static_cast<size_t>(call)]; }
 
 void wait_while_held(const void* to) {
   const auto at = reinterpret_cast<uintptr_t>(to);
-  while (at >= held_begin && at < held_end) {
+  while (at >= held_begin && at < held_end && current_stream <= held_streams) {
     std::this_thread::yield();
   }
 }
@@ -249,7 +251,8 @@ bool reaches(const void* p) {
   return facts.kind != cuda::PointerKind::host;
 }
 
-FakeStream::FakeStream() : device_(current_device), thread_([this] { serve(); }) {}
+FakeStream::FakeStream()
+    : device_(current_device), number_(++streams), thread_([this] { serve(); }) {}
 
 FakeStream::~FakeStream() {
   {
@@ -289,6 +292,7 @@ void FakeStream::launch(const Graph& graph) {
 }
 
 void FakeStream::serve() {
+  current_stream = number_;
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
@@ -333,11 +337,13 @@ uint64_t pinned_bytes() {
 }
 void hold_copies(bool hold) {
   held_end = 0;
+  held_streams = streams.load();
   held_begin = 0;
   held_end = hold ? ~uintptr_t{0} : 0;
 }
 void hold_copies_to(const void* begin, size_t bytes) {
   held_end = 0;
+  held_streams = streams.load();
   held_begin = reinterpret_cast<uintptr_t>(begin);
   held_end = held_begin + bytes;
 }

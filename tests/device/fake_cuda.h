@@ -30,7 +30,8 @@ class FakeStream : public StreamLike {
 
  private:
   void serve();
-  const int device_;  // the calling thread's, when it was made
+  const int device_;       // the calling thread's, when it was made
+  const uint64_t number_;  // in the order of making, from 1
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;
@@ -57,7 +58,7 @@ struct FakeKernels {  // launched so far
   int packs = 0, unpacks = 0, block_packs = 0, block_unpacks = 0, keep_plans = 0;
 };
 [[nodiscard]] FakeKernels fake_kernels();
-// No copy is made and no kernel runs while they are held.
+// No copy is made and no kernel runs while they are held, on the streams that there are by then.
 void hold_copies(bool hold);
 // Only what writes to that memory.
 void hold_copies_to(const void* begin, size_t bytes);

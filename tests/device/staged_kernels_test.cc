@@ -274,7 +274,7 @@ TEST_F(StagedKernels, masks_change_between_and_during_messages) {
     if (round == 2) {
       most = fake_counts().allocations;
     } else if (round > 2) {
-      ASSERT_LE(fake_counts().allocations, most + 2) << "plans pile up";
+      ASSERT_LE(fake_counts().allocations, most + 4) << "plans pile up";
     }
   }
 }
@@ -296,7 +296,7 @@ TEST_F(StagedKernels, equal_masks_share_a_plan_that_outlives_the_first) {
     return std::make_unique<StagedMask>(from_.at(at), PRUNEX_FLOAT32, 4, 128, 256, 0.5, rng);
   };
   auto first = make(0), second = make(size_t{1} << 20);
-  EXPECT_EQ(fake_counts().allocations, plain + 1);
+  EXPECT_EQ(fake_counts().allocations, plain + 2) << "one, and what making it took";
   first.reset();
   first = make(size_t{2} << 20);
   const Seen before;
