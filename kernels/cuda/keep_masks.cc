@@ -9,7 +9,7 @@
 namespace prunex::cuda {
 namespace {
 
-constexpr uint64_t kMostKeeps = 4096;     // bytes of any mask, or
+constexpr uint64_t kMostKeeps = 4096;      // bytes of any mask, or
 constexpr uint64_t kElementsPerKeep = 16;  // so many elements to each
 constexpr uint64_t kSmallTensor = 65536;   // elements; tiles of such are small anyway
 constexpr uint64_t kLeastOfTile = 1024;    // elements of kMaskedRows rows
@@ -113,8 +113,7 @@ bool add_masked(const Segment& segment, LayoutKeeps& out) {
 std::optional<LayoutKeeps> keeps_of(const Layout& layout) {
   LayoutKeeps out;
   for (const Segment& segment : layout.segments) {
-    const bool added =
-        segment.mask == nullptr ? add_dense(segment, out) : add_masked(segment, out);
+    const bool added = segment.mask == nullptr ? add_dense(segment, out) : add_masked(segment, out);
     if (!added || out.keeps.size() >= kMostLength) {
       return std::nullopt;
     }

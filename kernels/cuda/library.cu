@@ -30,8 +30,8 @@ int attribute(cudaDeviceAttr which, int device) {
   return cudaDeviceGetAttribute(&value, which, device) == cudaSuccess ? value : 0;
 }
 
-// Where both hold, the flush is asked for when NCCL asks: it knows paths on which the order of writes
-// does not reach (data and what says that they came by different buses).
+// Where both hold, the flush is asked for when NCCL asks: it knows paths on which the order of
+// writes does not reach (data and what says that they came by different buses).
 RemoteWrites remote_writes(int device) {
   const int ways = attribute(cudaDevAttrGPUDirectRDMAFlushWritesOptions, device);
   const int order = attribute(cudaDevAttrGPUDirectRDMAWritesOrdering, device);

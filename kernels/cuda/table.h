@@ -91,7 +91,8 @@ struct ReduceCall {
 };
 
 // Blocks of kZeroBlock bytes that hold anything but zeros, one behind the other: `bits` as by
-// pack_blocks (kernels/exact.h), 64 blocks to each. `packed` is a multiple of 16, of 8 for pack_blocks.
+// pack_blocks (kernels/exact.h), 64 blocks to each. `packed` is a multiple of 16, of 8 for
+// pack_blocks.
 struct BlockCall {
   const void* from;
   size_t blocks;
@@ -166,8 +167,8 @@ struct Table {
   // A descriptor by which other devices reach device memory (dmabuf), closed by the caller, and
   // where p lies in what it stands for.
   int (*export_dmabuf)(const void* p, size_t bytes, int* fd, uint64_t* offset);
-  // What others wrote to the current device's memory by now is seen by all that it does later. About
-  // as long as one read over its bus; waits for nothing that the device does.
+  // What others wrote to the current device's memory by now is seen by all that it does later.
+  // About as long as one read over its bus; waits for nothing that the device does.
   int (*flush_remote_writes)();
   int (*pin)(void* host, size_t bytes);
   int (*unpin)(void* host);

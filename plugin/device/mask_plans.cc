@@ -162,9 +162,9 @@ void MaskPlans::prepare(const void* base, const std::shared_ptr<const CompiledMa
   }
   auto made = MaskPlan::make(**table, facts.device, mask, element_bytes);
   if (!made) {
-    PRUNEX_LOG(info, "a mask of %llu elements has no plan on device %d, which sends it as it is: %s",
-               static_cast<unsigned long long>(mask->count), facts.device,
-               made.error().text.c_str());
+    PRUNEX_LOG(
+        info, "a mask of %llu elements has no plan on device %d, which sends it as it is: %s",
+        static_cast<unsigned long long>(mask->count), facts.device, made.error().text.c_str());
     return;
   }
   std::shared_ptr<const MaskPlan> other;  // made meanwhile by somebody else; freed without the lock

@@ -28,7 +28,7 @@ class Making {
   Making& operator=(const Making&) = delete;
 
   Result<MadePlan> run(const cuda::LoweredKeeps& lowered, const std::vector<uint8_t>& keeps,
-                          uint64_t* kept) {
+                       uint64_t* kept) {
     const cuda::KeepImage image{lowered.arrays(), lowered.tensors.size(), lowered.places.size(),
                                 lowered.tensor_of_row.size(), lowered.tensor_of_word.size()};
     int error = table_.plan_reserve_keeps(&image, &made_.plan);
@@ -70,10 +70,9 @@ Result<MadePlan> by_device(const cuda::Table& table, const Layout& layout,
   made->lowered.kept = layout.kept;
   if (kept != layout.kept) {
     destroy_plan(table, *made);
-    return fail(Code::internal,
-                strf("the device's plan keeps %llu elements, the masks keep %llu",
-                     static_cast<unsigned long long>(kept),
-                     static_cast<unsigned long long>(layout.kept)));
+    return fail(Code::internal, strf("the device's plan keeps %llu elements, the masks keep %llu",
+                                     static_cast<unsigned long long>(kept),
+                                     static_cast<unsigned long long>(layout.kept)));
   }
   return made;
 }
@@ -102,8 +101,7 @@ void destroy_plan(const cuda::Table& table, MadePlan& made) {
   made = {};
 }
 
-Result<MadePlan> make_plan(const cuda::Table& table, const Layout& layout,
-                           uint32_t tile_elements) {
+Result<MadePlan> make_plan(const cuda::Table& table, const Layout& layout, uint32_t tile_elements) {
   if (auto keeps = cuda::keeps_of(layout)) {
     if (auto lowered = cuda::lower_keeps(keeps->tensors, tile_elements)) {
       return by_device(table, layout, *keeps, *std::move(lowered));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans of the kernels from layouts. Where the masks are rows and columns that stay, the device makes
-// the plan itself, out of a byte for each of them; else the host lowers the layout.
+// Plans of the kernels from layouts. Where the masks are rows and columns that stay, the device
+// makes the plan itself, out of a byte for each of them; else the host lowers the layout.
 #pragma once
 #include <cstdint>
 
@@ -13,8 +13,9 @@ namespace prunex::device {
 
 struct MadePlan {
   cuda::Plan* plan = nullptr;
-  void* memory = nullptr;  // that making it took: freeing it at once would wait for all of the device
-  cuda::Lowered lowered;       // where its tiles are; no words, and else nothing that can be packed by
+  void* memory =
+      nullptr;  // that making it took: freeing it at once would wait for all of the device
+  cuda::Lowered lowered;  // where its tiles are; no words, and else nothing that can be packed by
 };
 
 // On the current device, for tiles of at most so many elements. Allocates, and waits for the device

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts what each thread asks of operator new, but for what is done within Uncounted. Counts nothing
-// where the sanitizers bring their own.
+// Counts what each thread asks of operator new, but for what is done within Uncounted. Counts
+// nothing where the sanitizers bring their own.
 #pragma once
 #include <cstddef>
 

@@ -54,7 +54,7 @@ struct FakeCounts {
 };
 [[nodiscard]] FakeCounts fake_counts();
 [[nodiscard]] uint64_t pinned_bytes();  // alive
-struct FakeKernels {  // launched so far
+struct FakeKernels {                    // launched so far
   int packs = 0, unpacks = 0, block_packs = 0, block_unpacks = 0, keep_plans = 0;
 };
 [[nodiscard]] FakeKernels fake_kernels();

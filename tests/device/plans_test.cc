@@ -65,9 +65,9 @@ TEST(DevicePlans, AreMadeByTheDeviceWhereMasksAreRowsAndColumns) {
     cells[i] = keeps(*mask, i) && i % 11 != 5 ? 1 : 0;
   }
   const MaskedPtr structured = layout_of({{kCount, mask, Contract::lossless, "conv"}});
-  const MaskedPtr other = layout_of({{kCount,
-                                      mask_of(kCount, [&](uint64_t i) { return cells[i] != 0; }),
-                                      Contract::lossless, "conv"}});
+  const MaskedPtr other =
+      layout_of({{kCount, mask_of(kCount, [&](uint64_t i) { return cells[i] != 0; }),
+                  Contract::lossless, "conv"}});
   std::vector<std::vector<float>> in;
   for (int rank = 0; rank < 5; ++rank) {
     in.push_back(values_of(rank, kCount));

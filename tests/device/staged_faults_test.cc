@@ -104,9 +104,9 @@ TEST_F(StagedErrors, errors_of_the_device_end_the_connection) {
     for (const bool receiver : {false, true}) {
       for (const bool masked : {false, true}) {
         fails_at(call, receiver, masked);
-        ASSERT_FALSE(HasFailure()) << "call " << static_cast<int>(call)
-                                   << (receiver ? ", receiver" : ", sender")
-                                   << (masked ? ", masked" : ", blocks");
+        ASSERT_FALSE(HasFailure())
+            << "call " << static_cast<int>(call) << (receiver ? ", receiver" : ", sender")
+            << (masked ? ", masked" : ", blocks");
       }
     }
   }

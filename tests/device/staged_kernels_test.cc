@@ -124,8 +124,8 @@ TEST_F(StagedKernels, long_messages_without_a_mask) {
   connect();
   constexpr size_t kFrame = size_t{1} << 20;
   Rng rng(17);
-  for (const size_t bytes : {2 * kFrame + 77, 2 * kFrame, kFrame + 1, kFrame + 127, 3 * kFrame + 5,
-                             4 * kFrame - 1000}) {
+  for (const size_t bytes :
+       {2 * kFrame + 77, 2 * kFrame, kFrame + 1, kFrame + 127, 3 * kFrame + 5, 4 * kFrame - 1000}) {
     for (uint32_t dense = 0; dense < 8; ++dense) {
       Bytes data = pattern(bytes, dense, true);
       for (size_t frame = 0; frame * kFrame < bytes; ++frame) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pinned memory that messages of device memory share: as long as a connection needs, whatever is
-// registered; and who has none waits, allocating nothing.
+// The pinned memory that messages of device memory share: as long as a connection needs, whatever
+// is registered; and who has none waits, allocating nothing.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -32,8 +32,8 @@ class StagedRoom : public StagedKernels {
       EXPECT_EQ(allocations(), before) << "the progress thread allocated";
     }
   }
-  // The fake RDMA device's own allocations cannot be told from others here; that RDMA has none of its
-  // own is tests/transport/verbs_quiet_test.cc's matter.
+  // The fake RDMA device's own allocations cannot be told from others here; that RDMA has none of
+  // its own is tests/transport/verbs_quiet_test.cc's matter.
   static bool counts() { return std::getenv("FAKE_IBVERBS") == nullptr; }
   static bool are_done(const std::vector<Message>& all) {
     return std::all_of(all.begin(), all.end(),
@@ -61,9 +61,9 @@ class StagedRoom : public StagedKernels {
     hold_copies(true);
     ask_all(all, 300);
     EXPECT_FALSE(are_done(all));
-    EXPECT_TRUE(std::any_of(all.begin(), all.end(),
-                            [](const Message& m) { return m.receiving == nullptr; }))
-        << "there was room for everything: this tests nothing";
+    EXPECT_TRUE(std::any_of(all.begin(), all.end(), [](const Message& m) {
+      return m.receiving == nullptr;
+    })) << "there was room for everything: this tests nothing";
     hold_copies(false);
     ask_until_done(all);
     for (size_t i = 0; i < data.size(); ++i) {

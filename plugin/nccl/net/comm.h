@@ -138,9 +138,9 @@ class SendComm final : public NetComm {
   enum class Stage : uint8_t { undecided, placing, packing, copying, encoding, ready };
   enum class Way : uint8_t { raw, blocks, masked };  // of device memory
   struct Send : Request {
-    const std::byte* data = nullptr;            // where the network reads it, if as it is
-    const std::byte* origin = nullptr;          // where NCCL has it
-    DeviceLane* lane = nullptr;                 // of device memory
+    const std::byte* data = nullptr;    // where the network reads it, if as it is
+    const std::byte* origin = nullptr;  // where NCCL has it
+    DeviceLane* lane = nullptr;         // of device memory
     bool registered = false;
     std::weak_ptr<const Registration> known;  // of `origin`
     bool direct = false;                      // in device memory, which the network reads itself
@@ -217,11 +217,11 @@ class RecvComm final : public NetComm {
     Room room(size_t bytes) override;
     std::byte* data = nullptr;  // where it is to be
     size_t capacity = 0;
-    DeviceLane* lane = nullptr;   // of device memory
-    bool direct = false;          // of which the network writes to `data` itself
+    DeviceLane* lane = nullptr;  // of device memory
+    bool direct = false;         // of which the network writes to `data` itself
     bool registered = false;
     std::weak_ptr<const Registration> known;  // of `data`
-    bool polled = false;          // somebody reads the buffer while it is written
+    bool polled = false;                      // somebody reads the buffer while it is written
     transport::Ticket ticket = 0;
     SideBuffer side;              // of host memory: its encoded form
     std::byte* staged = nullptr;  // of device memory: the message, or its encoded form

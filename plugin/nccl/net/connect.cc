@@ -108,8 +108,7 @@ Result<std::unique_ptr<transport::Transport>> open_afresh(const Settings& settin
   if (!device.rdma) {
     return transport::open_socket_transport(options);
   }
-  auto verbs =
-      transport::verbs_options(settings.config.ib, options, device.rail, traffic_class);
+  auto verbs = transport::verbs_options(settings.config.ib, options, device.rail, traffic_class);
   verbs.device_memory = settings.config.staged_gpu;
   return transport::open_verbs_transport(verbs);
 }

@@ -225,11 +225,12 @@ std::span<std::byte> DeviceLane::block_room() const {
 }
 
 Error too_long_to_stage(size_t bytes, const DeviceLane& lane) {
-  return {Code::invalid_argument,
-          strf("a message of %zu bytes of device memory that the network does not reach: %zu are "
-               "copied at most; set NCCL_P2P_NET_CHUNKSIZE to that at most, or NCCL_BUFFSIZE to more "
-               "(67108864 at most), alike on all ranks",
-               bytes, lane.most_message())};
+  return {
+      Code::invalid_argument,
+      strf("a message of %zu bytes of device memory that the network does not reach: %zu are "
+           "copied at most; set NCCL_P2P_NET_CHUNKSIZE to that at most, or NCCL_BUFFSIZE to more "
+           "(67108864 at most), alike on all ranks",
+           bytes, lane.most_message())};
 }
 
 bool LaneOfComm::takes_copied(size_t bytes, const DeviceLane::Room& room, size_t fifo_bytes) {

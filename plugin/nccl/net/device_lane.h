@@ -9,6 +9,7 @@
 // registered. What is called on the data path only enqueues and asks: where there is no room, the
 // answer is "not yet".
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <memory>
@@ -29,8 +30,8 @@ enum class LaneState : unsigned char { busy, done, failed };
 class DeviceLane {
  public:
   struct Room {
-    size_t message = 0;   // bytes of the longest message that is copied
-    size_t staging = 0;   // bytes of all that are under way
+    size_t message = 0;    // bytes of the longest message that is copied
+    size_t staging = 0;    // bytes of all that are under way
     bool expands = false;  // frames are expanded by the host, too
   };
   [[nodiscard]] static Result<std::shared_ptr<DeviceLane>> open(
@@ -63,7 +64,6 @@ class DeviceLane {
   [[nodiscard]] std::byte* take(size_t bytes);
   void give(const std::byte* piece);
   [[nodiscard]] const transport::Region* region() const { return region_.get(); }
-  [[nodiscard]] size_t most_staged() const { return ring_.bytes(); }
   [[nodiscard]] size_t most_message() const { return room_.message; }
   // Pinned: where the host expands one frame, and whether what was copied from there is done.
   [[nodiscard]] std::byte* place() const { return pinned_ + ring_.bytes(); }
@@ -108,6 +108,11 @@ class DeviceLane {
   const char* failed_ = "";
 };
 
+// What NCCL has under way on one connection, by the length of its buffers: no longer message is
+// copied, nor comes in an encoded form that is longer than that and kSideSlack.
+[[nodiscard]] constexpr size_t most_staged_message(size_t fifo_bytes) {
+  return std::clamp(fifo_bytes, size_t{4} << 20, size_t{64} << 20);
+}
 [[nodiscard]] Error too_long_to_stage(size_t bytes, const DeviceLane& lane);
 
 // The lane of a connection, made with the first buffer. Buffers are registered on one thread while

@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Net's entries: arguments looked at, objects handed out and taken back, errors said and
 // translated.
-#include <algorithm>
-#include <atomic>
-#include <cstring>
-
-#include "plugin/base/fd.h"
-#include "plugin/base/log.h"
-#include "plugin/device/on_device.h"
 #include "plugin/nccl/net/connect.h"
 #include "plugin/nccl/net/host.h"
+#include "plugin/nccl/net/register.h"
 #include "plugin/nccl/net_calls.h"
 #include "plugin/nccl/status.h"
 
@@ -176,73 +170,8 @@ int accept_call(void* listen_comm, void** recv_comm) {
   });
 }
 
-// As long as what NCCL has under way on a connection, which its own buffers hold; to what arrives
-// encoded a mask may be added.
-DeviceLane::Room room_of(const NetComm& comm) {
-  constexpr size_t kLeast = size_t{4} << 20, kMost = size_t{64} << 20, kSteps = 8;
-  const size_t fifo = std::clamp(comm.context().settings->fifo.simple, kLeast, kMost);
-  const bool receives = comm.tag == Tag::recv;
-  return {fifo, fifo + (receives ? kSteps * kSideSlack : size_t{512} << 10), receives};
-}
-
-// The network reaches the device's memory itself where both can do it, which only trying tells.
-std::unique_ptr<transport::Region> direct_region(NetComm& comm, const DeviceLane& lane, void* data,
-                                                 size_t bytes) {
-  int fd = -1;
-  uint64_t offset = 0;
-  const device::OnDevice on(lane.table(), lane.device());
-  if ((comm.tag == Tag::recv && !lane.sees_remote_writes()) ||
-      lane.table().export_dmabuf(data, bytes, &fd, &offset) != 0) {
-    return nullptr;
-  }
-  const Fd descriptor(fd);
-  auto region = comm.transport()->register_dmabuf(descriptor.get(), offset, data, bytes);
-  if (!region) {
-    PRUNEX_LOG(trace, "copied through pinned memory: %s", region.error().text.c_str());
-    return nullptr;
-  }
-  return *std::move(region);
-}
-
-int refuse_copied(size_t bytes, const DeviceLane::Room& room) {
-  static std::atomic<bool> said{false};
-  const std::string text = strf(
-      "a buffer of %zu bytes of device memory that the network does not reach is not registered "
-      "(%zu are copied at most): NCCL copies through its own",
-      bytes, room.message);
-  if (!said.exchange(true)) {
-    PRUNEX_LOG(warn, "%s; further ones are told with PRUNEX_DEBUG=INFO", text.c_str());
-  } else {
-    PRUNEX_LOG(info, "%s", text.c_str());
-  }
-  return kSystemError;
-}
-
-int reg_device(NetComm& comm, Memory& memory) {
-  const DeviceLane::Room room = room_of(comm);
-  auto lane = comm.lane().of(memory.data, comm.transport(), room);
-  if (!lane) {
-    return report(lane.error());
-  }
-  memory.known->of_device = *std::move(lane);
-  memory.known->direct = direct_region(comm, *memory.lane(), memory.data, memory.bytes);
-  const size_t fifo = comm.context().settings->fifo.simple;
-  return memory.is_direct() || comm.lane().takes_copied(memory.bytes, room, fifo)
-             ? kSuccess
-             : refuse_copied(memory.bytes, room);
-}
-
-int reg_host(NetComm& comm, Memory& memory) {
-  auto region = comm.transport()->register_memory(memory.data, memory.bytes);
-  if (!region) {
-    return report(region.error());
-  }
-  memory.known->region = *std::move(region);
-  return kSuccess;
-}
-
-// Messages of device memory lie in what was registered: whether the network reaches them is known of
-// that alone.
+// Messages of device memory lie in what was registered: whether the network reaches them is known
+// of that alone.
 bool outside(const Memory* memory, const void* data, size_t bytes) {
   return memory != nullptr && memory->lane() != nullptr && bytes > 0 && !memory->holds(data, bytes);
 }
@@ -269,8 +198,7 @@ int reg_mr(void* comm, void* data, size_t bytes, int type, void** mr) {
                          .c_str());
     }
     auto memory = std::make_unique<Memory>(data, bytes, type);
-    memory->known->transport = owner->transport();
-    const int status = staged ? reg_device(*owner, *memory) : reg_host(*owner, *memory);
+    const int status = register_memory(*owner, *memory);
     if (status == kSuccess) {
       hand_out(std::move(memory), mr);
     }

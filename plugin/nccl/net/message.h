@@ -132,8 +132,8 @@ class MessageEncoder {
   bool looked_ = false, fits_ = false;
 };
 
-// Takes frames that the host need not expand itself, and says where it expands the others to: none of
-// the message's own memory is written.
+// Takes frames that the host need not expand itself, and says where it expands the others to: none
+// of the message's own memory is written.
 class FrameSink {
  public:
   struct Frame {

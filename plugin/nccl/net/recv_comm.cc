@@ -56,8 +56,8 @@ int RecvComm::irecv(void* data, size_t bytes, const Memory* memory, bool polled,
   return io == transport::Io::failed ? broken_connection() : kSuccess;
 }
 
-// For the message, and for its encoded form: it is one or the other. Now, since whoever has a message
-// cannot be told to wait. false: there is no room while others are on their way.
+// For the message, and for its encoded form: it is one or the other. Now, since whoever has a
+// message cannot be told to wait. false: there is no room while others are on their way.
 bool RecvComm::find_room(Recv& r) {
   const size_t most = std::min({r.capacity, kMostEncoded, r.lane->most_message()});
   const size_t encoded = r.capacity >= kLeastEncoded ? most + kSideSlack : 0;
@@ -79,14 +79,13 @@ transport::Aside::Room RecvComm::Recv::room(size_t bytes_wanted) {
   return {side.memory.get(), side.region.get()};
 }
 
-// NCCL asks before a GPU reads what arrived, where it knows that it may be late. The other ways into
-// device memory were events.
+// NCCL asks before a GPU reads what arrived, where it knows that it may be late. The other ways
+// into device memory were events.
 int RecvComm::flush(const Memory& memory) {
   if (const int status = usable(); status != kSuccess) {
     return status;
   }
-  return !memory.is_direct() || memory.lane()->flush() ? kSuccess
-                                                            : broken(memory.lane()->error());
+  return !memory.is_direct() || memory.lane()->flush() ? kSuccess : broken(memory.lane()->error());
 }
 
 int RecvComm::pump() {
@@ -106,8 +105,8 @@ int RecvComm::pump() {
   return reap_copies();
 }
 
-// All bytes are where they belong, or their way to the device's memory is enqueued: nothing of such a
-// receive is there before its event.
+// All bytes are where they belong, or their way to the device's memory is enqueued: nothing of such
+// a receive is there before its event.
 int RecvComm::finish(Recv& r) {
   if (r.lane == nullptr || r.bytes == 0 || (r.direct && !r.expanded)) {
     if (r.lane != nullptr && r.bytes > 0) {

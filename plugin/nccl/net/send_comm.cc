@@ -20,7 +20,8 @@ SendComm::SendComm(Link link) : NetComm(kTag, std::move(link)) {
 
 SendComm::~SendComm() {
   const Deadline deadline = Deadline::after(kDrainS);
-  while (usable() == kSuccess && !buffer_gone() && !(waiting_.empty() && posted_.empty()) && !deadline.passed()) {
+  while (usable() == kSuccess && !buffer_gone() && !(waiting_.empty() && posted_.empty()) &&
+         !deadline.passed()) {
     (void)pump();
   }
   disconnect();
@@ -163,9 +164,14 @@ bool SendComm::prepare(Send& s, size_t* budget) {
 
 // Raw is `ready`; a message that waits for a side buffer stays `undecided`.
 void SendComm::decide(Send& s) {
-  const NetMode mode = context().settings->config.net_mode;
+  const Settings& settings = *context().settings;
+  const NetMode mode = settings.config.net_mode;
+  // From host memory to another node's device memory, too.
+  const size_t most = s.lane == nullptr && settings.config.staged_gpu
+                          ? most_staged_message(settings.fifo.simple)
+                          : kMostEncoded;
   const bool looked_at = mode != NetMode::passthrough && s.protocol != Protocol::polled &&
-                         s.bytes >= kLeastEncoded && s.bytes <= kMostEncoded;
+                         s.bytes >= kLeastEncoded && s.bytes <= most;
   if (looked_at && s.lane == nullptr && encoded_in_flight_ >= kMostEncodedInFlight) {
     return;
   }

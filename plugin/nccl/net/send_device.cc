@@ -37,7 +37,8 @@ bool SendComm::find_plan(Send& s) {
 
 void SendComm::decide_on_device(Send& s, bool may_pay) {
   s.way = !may_pay ? Way::raw : s.piece ? Way::masked : Way::blocks;
-  if (s.way != Way::raw && room_on_device(s) > s.lane->most_staged()) {
+  // More the other end would have no room for, nor this one.
+  if (s.way != Way::raw && room_on_device(s) > s.lane->most_message() + kSideSlack) {
     s.way = Way::raw;
     s.plan = nullptr;
     s.piece.reset();
@@ -54,8 +55,8 @@ size_t SendComm::room_on_device(const Send& s) {
   const size_t as_it_is = s.direct ? 0 : s.bytes;
   switch (s.way) {
     case Way::masked:
-      return std::max(as_it_is,
-                      DevicePacking::masked_room(encoder_.laid_out_size(*s.piece, s.bytes), s.bytes));
+      return std::max(
+          as_it_is, DevicePacking::masked_room(encoder_.laid_out_size(*s.piece, s.bytes), s.bytes));
     case Way::blocks:
       return std::max(as_it_is, DevicePacking::blocks_room(s.bytes));
     case Way::raw:
