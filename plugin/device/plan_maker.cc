@@ -35,18 +35,7 @@ class Making {
     const size_t scratch = error == 0 ? aligned(table_.keep_scratch_bytes(made_.plan)) : 0;
     error = error != 0 ? error : table_.allocate(&made_.memory, scratch + kAlign + keeps.size());
     error = error != 0 ? error : table_.stream_create(&stream_);
-    auto* const memory = static_cast<std::byte*>(made_.memory);
-    std::byte* const count = memory + scratch;
-    if (error == 0 && !keeps.empty()) {
-      error = table_.copy(count + kAlign, keeps.data(), keeps.size(), stream_);
-    }
-    if (error == 0) {
-      const cuda::KeepCall call{reinterpret_cast<const uint8_t*>(count + kAlign), memory, scratch,
-                                stream_};
-      error = table_.plan_from_keeps(&call, made_.plan, reinterpret_cast<uint64_t*>(count));
-    }
-    error = error != 0 ? error : table_.copy(kept, count, sizeof *kept, stream_);
-    error = error != 0 ? error : table_.stream_synchronize(stream_);
+    error = error != 0 ? error : compile(scratch, keeps, kept);
     if (auto made = check_cuda(table_, error, "making a plan of keep vectors"); !made) {
       return tl::unexpected(made.error());
     }
@@ -54,6 +43,19 @@ class Making {
   }
 
  private:
+  // The memory: scratch, how many elements stay, the keep vectors.
+  int compile(size_t scratch, const std::vector<uint8_t>& keeps, uint64_t* kept) {
+    auto* const memory = static_cast<std::byte*>(made_.memory);
+    std::byte *const count = memory + scratch, *const bytes = count + kAlign;
+    int error = keeps.empty() ? 0 : table_.copy(bytes, keeps.data(), keeps.size(), stream_);
+    const cuda::KeepCall call{reinterpret_cast<const uint8_t*>(bytes), memory, scratch, stream_};
+    error = error != 0
+                ? error
+                : table_.plan_from_keeps(&call, made_.plan, reinterpret_cast<uint64_t*>(count));
+    error = error != 0 ? error : table_.copy(kept, count, sizeof *kept, stream_);
+    return error != 0 ? error : table_.stream_synchronize(stream_);
+  }
+
   const cuda::Table& table_;
   MadePlan made_;
   void* stream_ = nullptr;

@@ -1,28 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file of its own: where the compiler sees both, it calls malloc behind operator new a mismatch.
 #include "tests/device/allocated.h"
 
-#include <cstdlib>
 #include <new>
 
+namespace prunex::test {
 namespace {
+
 constinit thread_local size_t t_allocations = 0;
 constinit thread_local int t_uncounted = 0;
+
 }  // namespace
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-void* operator new(size_t bytes) {
-  t_allocations += t_uncounted == 0 ? 1 : 0;
-  if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) {
-    return p;
-  }
-  std::abort();
-}
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
-#endif
-
-namespace prunex::test {
+void count_one_allocation() { t_allocations += t_uncounted == 0 ? 1 : 0; }
 
 size_t allocations() { return t_allocations; }
 

@@ -9,6 +9,7 @@ namespace prunex::test {
 // Of the calling thread, so far.
 [[nodiscard]] size_t allocations();
 [[nodiscard]] bool counts_allocations();
+void count_one_allocation();
 
 class Uncounted {
  public:
