@@ -45,8 +45,8 @@ typedef struct {
   uint64_t pack_ns, unpack_ns; /* time of scanning, packing and testing; of expanding */
   uint64_t stale; /* messages of 4 KiB and more that touched a registered buffer, not inside it */
   uint64_t violated; /* messages with a non-zero byte where their mask has none: sent raw */
-  /* Messages of device memory: packed and tested by kernels, expanded by kernels, sent from
-   * where they are (GPUDirect), copied through pinned memory. */
+  /* Messages of device memory: packed and tested by kernels, expanded by kernels, read or
+   * written by the network where they are (GPUDirect), copied through pinned memory. */
   uint64_t device_packed, device_unpacked, device_direct, device_copied;
 } prunex_net_stats_t;
 

@@ -95,8 +95,8 @@ size_t lay_out(size_t blocks, void* scratch, Layout& out) {
   return carver.used();
 }
 
-bool valid(const BlockCall& call) {
-  return call.blocks < uint64_t{1} << 36 && address_mod(call.packed, 16) == 0 &&
+bool valid(const BlockCall& call, uint32_t multiple) {
+  return call.blocks < uint64_t{1} << 36 && address_mod(call.packed, multiple) == 0 &&
          address_mod(call.bits, 8) == 0 && call.scratch_bytes >= block_scratch_bytes(call.blocks);
 }
 
@@ -109,7 +109,7 @@ size_t block_scratch_bytes(size_t blocks) {
 
 int pack_blocks(const BlockCall* call) {
   const cudaStream_t stream = stream_of(call->stream);
-  if (!valid(*call)) {
+  if (!valid(*call, 8)) {
     return cudaErrorInvalidValue;
   }
   if (call->blocks == 0) {
@@ -136,7 +136,7 @@ int pack_blocks(const BlockCall* call) {
 
 int unpack_blocks(const BlockCall* call) {
   const cudaStream_t stream = stream_of(call->stream);
-  if (!valid(*call)) {
+  if (!valid(*call, 16)) {
     return cudaErrorInvalidValue;
   }
   if (call->blocks == 0) {

@@ -38,6 +38,11 @@ PRUNEX_HD void store16_anywhere(std::byte* p, const Vector16& v) {
     store(p, v);
     return;
   }
+  if (address_mod(p, 8) == 0) {
+    store(p, v.low);
+    store(p + 8, v.high);
+    return;
+  }
   for (uint32_t b = 0; b < 16; ++b) {
     p[b] = static_cast<std::byte>((b < 8 ? v.low : v.high) >> (b % 8 * 8));
   }
@@ -50,8 +55,8 @@ PRUNEX_HD void pack_block_part(const std::byte* from, uint64_t blocks, uint64_t 
   const uint32_t b = step * kBlocksPerStep + lane / kLanesPerBlock;
   if ((bits >> b & 1) != 0) {
     const uint64_t at = rank + popcount(bits & low_bits(b));
-    store(packed + at * kBlockBytes + lane % kLanesPerBlock * 16,
-          block_part(from, blocks, word, step, lane));
+    store16_anywhere(packed + at * kBlockBytes + lane % kLanesPerBlock * 16,
+                     block_part(from, blocks, word, step, lane));
   }
 }
 

@@ -30,6 +30,16 @@ int attribute(cudaDeviceAttr which, int device) {
   return cudaDeviceGetAttribute(&value, which, device) == cudaSuccess ? value : 0;
 }
 
+// Where both hold, the flush is asked for when NCCL asks: it knows paths on which the order of
+// writes does not reach (data and what says that they came by different buses).
+RemoteWrites remote_writes(int device) {
+  const int ways = attribute(cudaDevAttrGPUDirectRDMAFlushWritesOptions, device);
+  const int order = attribute(cudaDevAttrGPUDirectRDMAWritesOrdering, device);
+  return (ways & cudaFlushGPUDirectRDMAWritesOptionHost) != 0 ? RemoteWrites::flushed
+         : order >= cudaGPUDirectRDMAWritesOrderingOwner      ? RemoteWrites::ordered
+                                                              : RemoteWrites::never;
+}
+
 int device_facts(int device, DeviceFacts* out) {
   cudaDeviceProp properties;
   const cudaError_t error = cudaGetDeviceProperties(&properties, device);
@@ -47,6 +57,9 @@ int device_facts(int device, DeviceFacts* out) {
   const auto khz = static_cast<uint64_t>(attribute(cudaDevAttrMemoryClockRate, device));
   const auto bits = static_cast<uint64_t>(attribute(cudaDevAttrGlobalMemoryBusWidth, device));
   out->bytes_per_second = khz * 1000 * 2 * bits / 8;
+  out->remote_writes = attribute(cudaDevAttrGPUDirectRDMASupported, device) != 0
+                           ? remote_writes(device)
+                           : RemoteWrites::never;
   return cudaSuccess;
 }
 
@@ -106,6 +119,10 @@ int export_dmabuf(const void* p, size_t bytes, int* fd, uint64_t* offset) {
   return reinterpret_cast<Export>(found)(fd, begin, end - begin, kDmabuf, 0) == kFound
              ? cudaSuccess
              : cudaErrorNotSupported;
+}
+int flush_remote_writes() {
+  return cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTargetCurrentDevice,
+                                            cudaFlushGPUDirectRDMAWritesToOwner);
 }
 int pin(void* host, size_t bytes) {
   return cudaHostRegister(host, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
@@ -298,6 +315,7 @@ Table make_table() {
   t.deallocate = deallocate;
   t.deallocate_pinned = deallocate_pinned;
   t.export_dmabuf = export_dmabuf;
+  t.flush_remote_writes = flush_remote_writes;
   t.pin = pin;
   t.unpin = unpin;
   t.stream_create = stream_create;

@@ -18,7 +18,7 @@
 
 namespace prunex::cuda {
 
-inline constexpr uint32_t kTableVersion = 2;
+inline constexpr uint32_t kTableVersion = 3;
 
 struct Probe {
   int devices = 0;
@@ -28,6 +28,14 @@ struct Probe {
   int status = 0;   // cudaError_t of the device count
 };
 
+// When work that is enqueued after a network device said that it wrote to this device's memory is
+// sure to see that (GPUDirect RDMA).
+enum class RemoteWrites : int {
+  never = 0,  // nothing makes it so
+  flushed,    // after flush_remote_writes()
+  ordered,    // at once
+};
+
 struct DeviceFacts {
   char name[64];
   char pci[16];  // "0000:18:00.0"
@@ -35,6 +43,7 @@ struct DeviceFacts {
   int sms;
   uint64_t memory_bytes;
   uint64_t bytes_per_second;  // theoretical, of the memory; 0 when the driver does not say
+  RemoteWrites remote_writes;
 };
 
 enum class PointerKind : int { host = 0, pinned, device, managed };
@@ -82,7 +91,8 @@ struct ReduceCall {
 };
 
 // Blocks of kZeroBlock bytes that hold anything but zeros, one behind the other: `bits` as by
-// pack_blocks (kernels/exact.h), 64 blocks to each. `packed` is a multiple of 16.
+// pack_blocks (kernels/exact.h), 64 blocks to each. `packed` is a multiple of 16, of 8 for
+// pack_blocks.
 struct BlockCall {
   const void* from;
   size_t blocks;
@@ -157,6 +167,9 @@ struct Table {
   // A descriptor by which other devices reach device memory (dmabuf), closed by the caller, and
   // where p lies in what it stands for.
   int (*export_dmabuf)(const void* p, size_t bytes, int* fd, uint64_t* offset);
+  // What others wrote to the current device's memory by now is seen by all that it does later.
+  // About as long as one read over its bus; waits for nothing that the device does.
+  int (*flush_remote_writes)();
   int (*pin)(void* host, size_t bytes);
   int (*unpin)(void* host);
   int (*stream_create)(void** out);  // non-blocking: never waits for the default stream

@@ -304,7 +304,7 @@ constexpr ParsedRow kTable[] = {
       "off|simple|collnet", "off", nullptr},
      parse_tuner},
     {{"PRUNEX_STAGED_GPU",
-      "NCCL plugin: takes device memory and copies it through pinned memory by itself; needs "
+      "NCCL plugin: takes device memory, by GPUDirect or through pinned memory of its own; needs "
       "NCCL_PROTO=Simple",
       "0 or 1", "0", nullptr},
      parse_staged_gpu},

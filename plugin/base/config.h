@@ -55,7 +55,7 @@ struct Config {
   std::string metrics_file;               // PRUNEX_METRICS_FILE: Prometheus text; empty: none
   std::string algorithm;     // PRUNEX_ALGORITHM=auto|exchange|scatter; empty or auto: by the table
   Tuner tuner = Tuner::off;  // PRUNEX_TUNER=off|simple|collnet: what to make NCCL prefer
-  bool staged_gpu = false;   // PRUNEX_STAGED_GPU: the NCCL plugin takes device memory and copies it
+  bool staged_gpu = false;   // PRUNEX_STAGED_GPU: the NCCL plugin takes device memory
   Choice transport = Choice::automatic;  // PRUNEX_TRANSPORT=auto|socket|verbs
   IbConfig ib;
   uint64_t pacing_bit_s = 0;  // PRUNEX_PACING_RATE: of a node's link, each direction; 0: as it is

@@ -3,7 +3,6 @@
 // synchronise; nothing else here may.
 #include <algorithm>
 
-#include "kernels/cuda/lower.h"
 #include "kernels/cuda/tuning.h"
 #include "plugin/base/digest.h"
 #include "plugin/device/backend.h"
@@ -118,14 +117,13 @@ Result<> DeviceComm::build(Armed& armed, const CallSpec& spec) {
   if (armed.compact) {
     const uint32_t tile =
         cuda::tile_elements(cuda::tuning_of(arch_), sms_, spec.count, size_of(spec.type));
-    const cuda::Lowered lowered = cuda::lower(armed.masked->layout, tile);
-    const cuda::PlanImage image{lowered.tiles.data(), lowered.tiles.size(), lowered.words.data(),
-                                lowered.words.size()};
-    if (auto made = check_cuda(cuda_, cuda_.plan_create(&image, &armed.plan), "making a plan");
-        !made) {
-      return made;
+    auto made = make_plan(cuda_, armed.masked->layout, tile);
+    if (!made) {
+      return tl::unexpected(made.error());
     }
-    armed.tiles = static_cast<uint32_t>(lowered.tiles.size());
+    armed.made = *std::move(made);
+    armed.tiles = static_cast<uint32_t>(armed.made.lowered.tiles.size());
+    armed.made.lowered = {};  // calls take the whole buffer
   }
   return reserve(armed, spec);
 }
@@ -224,11 +222,6 @@ void DeviceComm::forget_plans() {
   armed_.clear();
 }
 
-void DeviceComm::destroy(Armed& armed) {
-  if (armed.plan != nullptr) {
-    (void)cuda_.plan_destroy(armed.plan);
-    armed.plan = nullptr;
-  }
-}
+void DeviceComm::destroy(Armed& armed) { destroy_plan(cuda_, armed.made); }
 
 }  // namespace prunex::device

@@ -16,6 +16,7 @@
 #include "kernels/cuda/table.h"
 #include "plugin/collective/comm.h"
 #include "plugin/device/nccl_cliques.h"
+#include "plugin/device/plan_maker.h"
 
 namespace prunex::device {
 
@@ -39,7 +40,7 @@ class DeviceComm {
     std::shared_ptr<const collective::MaskedLayout> masked;
     bool compact = false, lossless = false, sampled = false, captured = false;
     uint64_t calls = 0;
-    cuda::Plan* plan = nullptr;
+    MadePlan made;  // compact
     uint32_t tiles = 0;
     uint64_t elements = 0, share = 0;  // that cross; of one rail
     DType partial = DType::f32;

@@ -49,29 +49,24 @@ Result<std::shared_ptr<const MaskPlan>> MaskPlan::make(
   const uint32_t tile = cuda::tile_elements(
       cuda::tuning_of(static_cast<uint32_t>(facts.arch)), static_cast<uint32_t>(facts.sms),
       std::min<uint64_t>(count, kTunedBytes / element_bytes), element_bytes);
-  out->lowered_ = cuda::lower(*layout, tile);
-  auto& [elements, kept, tiles, words] = out->lowered_;
-  const cuda::PlanImage image{tiles.data(), tiles.size(), words.data(), words.size()};
-  if (auto made = check_cuda(table, table.plan_create(&image, &out->plan_), "making a plan");
-      !made) {
+  auto made = make_plan(table, *layout, tile);
+  if (!made) {
     return tl::unexpected(made.error());
   }
-  words = {};
+  out->made_ = *std::move(made);
   return std::shared_ptr<const MaskPlan>(std::move(out));
 }
 
 MaskPlan::~MaskPlan() {
-  if (plan_ != nullptr) {
-    const OnDevice on(table_, device_);
-    (void)table_.plan_destroy(plan_);
-  }
+  const OnDevice on(table_, device_);
+  destroy_plan(table_, made_);
 }
 
 cuda::MoveCall MaskPlan::call(const CompiledMask& mask, size_t element_bytes, uint64_t begin,
                               uint64_t end) const {
-  const cuda::TileSpan span = cuda::tiles_of(lowered_, begin, end);
+  const cuda::TileSpan span = cuda::tiles_of(made_.lowered, begin, end);
   cuda::MoveCall call{};
-  call.plan = plan_;
+  call.plan = made_.plan;
   call.type = bytes_of_size(element_bytes);
   call.exact = true;
   call.range = {begin, end, kept_before(mask, begin)};
@@ -134,6 +129,13 @@ bool MaskPlans::wants(int device, const std::shared_ptr<const CompiledMask>& mas
 std::vector<std::shared_ptr<const MaskPlan>> MaskPlans::take_forgotten() {
   std::vector<std::shared_ptr<const MaskPlan>> out;
   const std::lock_guard lock(mutex_);
+  std::erase_if(replaced_, [&](auto& plan) {
+    const bool forgotten = plan.use_count() == 1;
+    if (forgotten) {
+      out.push_back(std::move(plan));
+    }
+    return forgotten;
+  });
   for (auto& [device, of] : devices_) {
     std::erase_if(of.plans, [&](auto& of_digest) {
       const bool forgotten = of_digest.second.forgotten();
@@ -160,16 +162,20 @@ void MaskPlans::prepare(const void* base, const std::shared_ptr<const CompiledMa
   }
   auto made = MaskPlan::make(**table, facts.device, mask, element_bytes);
   if (!made) {
-    PRUNEX_LOG(info, "a mask of %llu elements is applied by the host, not by device %d: %s",
-               static_cast<unsigned long long>(mask->count), facts.device,
-               made.error().text.c_str());
+    PRUNEX_LOG(
+        info, "a mask of %llu elements has no plan on device %d, which sends it as it is: %s",
+        static_cast<unsigned long long>(mask->count), facts.device, made.error().text.c_str());
     return;
   }
   std::shared_ptr<const MaskPlan> other;  // made meanwhile by somebody else; freed without the lock
   const std::lock_guard lock(mutex_);
   if (const auto found = devices_.find(facts.device); found != devices_.end()) {
     Entry& entry = found->second.plans[mask->digest];
-    other = std::exchange(entry.plan, *std::move(made));
+    const bool has_one = entry.plan != nullptr && entry.plan->is_for(*mask);
+    other = has_one ? *std::move(made) : std::exchange(entry.plan, *std::move(made));
+    if (other != nullptr && !has_one) {
+      replaced_.push_back(std::move(other));  // who has it must not be the last: that waits
+    }
     entry.add(mask);
   }
 }

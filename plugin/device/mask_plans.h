@@ -10,10 +10,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kernels/cuda/lower.h"
 #include "kernels/cuda/table.h"
 #include "kernels/mask.h"
 #include "plugin/base/result.h"
+#include "plugin/device/plan_maker.h"
 
 namespace prunex::device {
 
@@ -32,7 +32,8 @@ class MaskPlan {
   [[nodiscard]] cuda::MoveCall call(const CompiledMask& mask, size_t element_bytes, uint64_t begin,
                                     uint64_t end) const;
   [[nodiscard]] bool is_for(const CompiledMask& mask) const {
-    return mask.digest == digest_ && mask.count == lowered_.count && mask.kept == lowered_.kept;
+    return mask.digest == digest_ && mask.count == made_.lowered.count &&
+           mask.kept == made_.lowered.kept;
   }
 
  private:
@@ -42,8 +43,7 @@ class MaskPlan {
   const cuda::Table& table_;
   const int device_;
   const uint64_t digest_;
-  cuda::Lowered lowered_;  // its tiles; the words are on the device alone
-  cuda::Plan* plan_ = nullptr;
+  MadePlan made_;
 };
 
 class MaskPlans {
@@ -57,7 +57,7 @@ class MaskPlans {
 
   // Makes a plan of the mask of the tensor at `base` if messages of its device's memory are to come
   // and there is none yet. Allocates and waits for the device; never fails: without a plan messages
-  // are packed by the host. Plans of masks that nobody has any more go.
+  // travel without the mask. Plans of masks that nobody has any more go.
   void prepare(const void* base, const std::shared_ptr<const CompiledMask>& mask,
                size_t element_bytes);
 
@@ -82,6 +82,7 @@ class MaskPlans {
 
   mutable std::mutex mutex_;  // held for look-ups only
   std::map<int, OfDevice> devices_;
+  std::vector<std::shared_ptr<const MaskPlan>> replaced_;  // by others with the same digest
   std::atomic<int> open_{0};
 };
 

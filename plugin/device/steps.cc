@@ -16,7 +16,7 @@ constexpr int kCountsType = nccl::type_of(DType::u64);
 
 Result<> DeviceComm::pack(const Armed& armed, const CallSpec& spec, const Flow& flow) {
   cuda::MoveCall call{};
-  call.plan = armed.plan;
+  call.plan = armed.made.plan;
   call.type = spec.type;
   call.range = {0, spec.count, 0};
   call.last_tile = armed.tiles;
@@ -31,7 +31,7 @@ Result<> DeviceComm::pack(const Armed& armed, const CallSpec& spec, const Flow& 
 
 Result<> DeviceComm::unpack(const Armed& armed, const CallSpec& spec, void* stream) {
   cuda::MoveCall call{};
-  call.plan = armed.plan;
+  call.plan = armed.made.plan;
   call.type = spec.type;
   call.range = {0, spec.count, 0};
   call.last_tile = armed.tiles;

@@ -43,7 +43,7 @@ Result<std::vector<collective::Offence>> DeviceComm::offences_of(const CallSpec&
     }
     std::byte* const record = common_ + CommonMemory::kRecord;
     cuda::MoveCall call{};
-    call.plan = armed.plan;
+    call.plan = armed.made.plan;
     call.type = spec.type;
     call.range = {s.offset, s.offset + s.count, layout.kept_before[i]};
     call.last_tile = armed.tiles;

@@ -57,7 +57,7 @@ struct DeviceCounts {
   };
   Way packed;    // tested and packed by kernels, those that then went raw included
   Way unpacked;  // expanded by kernels
-  Way direct;    // sent from where they are
+  Way direct;    // read or written by the network where they are
   Way staged;    // copied through pinned memory, in either direction
 };
 

@@ -58,7 +58,7 @@ class NetKind(NamedTuple):
 class NetStats(NamedTuple):
     """What the NCCL plugin of this process carried; kinds: raw, zero_block, masked.
 
-    device_*: messages of device memory, packed or expanded by kernels, sent from where they are, copied.
+    device_*: messages of device memory, packed or expanded by kernels, read or written where they are, copied.
     """
 
     sent: Dict[str, NetKind]

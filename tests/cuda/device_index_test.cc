@@ -9,6 +9,7 @@
 #include "kernels/cuda/lower_keeps.h"
 #include "kernels/exact.h"
 #include "kernels/pack.h"
+#include "plugin/device/plan_maker.h"
 #include "tests/cuda/keep_bucket.h"
 #include "tests/kernels/pack_support.h"
 #include "tools/cuda_device.cuh"
@@ -111,6 +112,31 @@ TEST_F(CudaDeviceIndex, positions_runs_and_plans_of_byte_masks) {
   }
 }
 
+// All of a buffer, there and back.
+void expect_packs(const Layout& layout, const cuda::Plan* plan) {
+  std::vector<uint32_t> values(layout.count), want(layout.kept + 1), back(layout.count, 1);
+  std::iota(values.begin(), values.end(), 1u);
+  const Slice all{0, layout.kept, 0, layout.count};
+  pack(layout, DType::u32, values.data(), all, want.data());
+  unpack(layout, DType::u32, want.data(), all, back.data());
+  want.resize(layout.kept);
+  const DeviceMemory from(bytes_of(values), 0), to(want.size() * 4);
+  cuda::MoveCall move{};
+  move.plan = plan;
+  move.type = DType::u32;
+  move.range = {0, layout.count, 0};
+  move.last_tile = static_cast<uint32_t>(table().plan_tiles(plan));
+  move.from = from.data();
+  move.to = to.data();
+  ASSERT_EQ(table().pack(&move), cudaSuccess);
+  EXPECT_EQ(to.get_as<uint32_t>(), want);
+  from.fill(0xa5);
+  move.from = to.data();
+  move.to = from.data();
+  ASSERT_EQ(table().unpack(&move), cudaSuccess);
+  EXPECT_EQ(from.get_as<uint32_t>(), back);
+}
+
 TEST_F(CudaDeviceIndex, plans_of_keep_vectors) {
   Rng rng(5);
   for (int round = 0; round < 30; ++round) {
@@ -127,30 +153,15 @@ TEST_F(CudaDeviceIndex, plans_of_keep_vectors) {
     for (int again = 0; again < 2; ++again) {  // a plan may be filled again
       ASSERT_EQ(table().plan_from_keeps(&call, plan, total.as<uint64_t>()), cudaSuccess);
     }
-    const Layout& layout = bucket.layout;
-    ASSERT_EQ(total.get_as<uint64_t>()[0], layout.kept);
-    std::vector<uint32_t> values(layout.count), want(layout.kept + 1), back(layout.count, 1);
-    std::iota(values.begin(), values.end(), 1u);
-    const Slice all{0, layout.kept, 0, layout.count};
-    pack(layout, DType::u32, values.data(), all, want.data());
-    unpack(layout, DType::u32, want.data(), all, back.data());
-    want.resize(layout.kept);
-    const DeviceMemory from(bytes_of(values), 0), to(want.size() * 4);
-    cuda::MoveCall move{};
-    move.plan = plan;
-    move.type = DType::u32;
-    move.range = {0, layout.count, 0};
-    move.last_tile = static_cast<uint32_t>(table().plan_tiles(plan));
-    move.from = from.data();
-    move.to = to.data();
-    ASSERT_EQ(table().pack(&move), cudaSuccess);
-    EXPECT_EQ(to.get_as<uint32_t>(), want) << "round " << round;
-    from.fill(0xa5);
-    move.from = to.data();
-    move.to = from.data();
-    ASSERT_EQ(table().unpack(&move), cudaSuccess);
-    EXPECT_EQ(from.get_as<uint32_t>(), back) << "round " << round;
+    ASSERT_EQ(total.get_as<uint64_t>()[0], bucket.layout.kept);
+    expect_packs(bucket.layout, plan);
     table().plan_destroy(plan);
+    // The way that communicators and the plugin take.
+    auto made = device::make_plan(table(), bucket.layout, 1024);
+    ASSERT_TRUE(made) << made.error().text;
+    expect_packs(bucket.layout, made->plan);
+    device::destroy_plan(table(), *made);
+    ASSERT_FALSE(HasFailure()) << "round " << round;
   }
 }
 
@@ -187,6 +198,11 @@ TEST_F(CudaDeviceIndex, zero_blocks) {
       from.fill(0xa5);
       ASSERT_EQ(table().unpack_blocks(&call), cudaSuccess);
       EXPECT_EQ(from.get(), data);
+      const DeviceMemory apart(data.size() + 8);  // frames behind others begin at multiples of 8
+      call.packed = static_cast<std::byte*>(apart.data()) + 8;
+      ASSERT_EQ(table().pack_blocks(&call), cudaSuccess);
+      got = apart.get();
+      EXPECT_TRUE(std::equal(want.begin(), want.end(), got.begin() + 8));
     }
   }
 }

@@ -11,32 +11,12 @@
 #include "kernels/cuda/lower_keeps.h"
 #include "kernels/pack.h"
 #include "tests/cuda/emulate.h"
+#include "tests/cuda/emulate_keeps.h"
 #include "tests/cuda/keep_bucket.h"
 #include "tests/kernels/pack_support.h"
 
 namespace prunex::test {
 namespace {
-
-// As keeps.cu does it.
-cuda::Lowered plan_of_keeps(const cuda::LoweredKeeps& lowered, const uint8_t* keeps) {
-  const cuda::KeepArrays arrays = lowered.arrays();
-  cuda::Lowered plan;
-  plan.count = lowered.tiles.count;
-  uint32_t rank = 0;
-  for (uint32_t w = 0; w < lowered.tensor_of_word.size(); ++w) {
-    plan.words.push_back({cuda::keep_word(arrays, keeps, w), rank});
-    rank += cuda::popcount(plan.words.back().bits);
-  }
-  std::vector<uint64_t> before;
-  for (uint64_t row = 0; row < lowered.tensor_of_row.size(); ++row) {
-    before.push_back(plan.kept);
-    plan.kept += cuda::row_kept(arrays, keeps, plan.words.data(), row);
-  }
-  for (uint64_t i = 0; i < lowered.places.size(); ++i) {
-    plan.tiles.push_back(cuda::keep_tile(arrays, keeps, plan.words.data(), before.data(), i));
-  }
-  return plan;
-}
 
 TEST(CudaKeeps, pack_and_unpack_as_compiled_masks) {
   Rng rng(1);
@@ -46,7 +26,7 @@ TEST(CudaKeeps, pack_and_unpack_as_compiled_masks) {
     const uint32_t tile = uint32_t{32} << below(rng, 10);
     const auto lowered = cuda::lower_keeps(bucket.tensors, tile);
     ASSERT_TRUE(lowered) << lowered.error().text;
-    const cuda::Lowered plan = plan_of_keeps(*lowered, bucket.keeps.data());
+    const cuda::Lowered plan = emulate_keeps(*lowered, bucket.keeps.data());
     const Layout& layout = bucket.layout;
     ASSERT_EQ(plan.count, layout.count);
     ASSERT_EQ(plan.kept, layout.kept);

@@ -26,8 +26,12 @@ struct Allocation {
 };
 std::mutex memory_mutex;
 std::map<uintptr_t, Allocation> memory;  // by base
-std::atomic<int> alive{0}, made{0}, waits{0};
-std::atomic<bool> held{false}, exports{false};
+std::atomic<int> alive{0}, made{0}, waits{0}, flushes{0};
+std::atomic<cuda::RemoteWrites> remote_writes{cuda::RemoteWrites::never};
+std::atomic<uintptr_t> held_begin{0}, held_end{0};
+std::atomic<uint64_t> streams{0}, held_streams{0};  // made so far; when the holding began
+thread_local uint64_t current_stream = 0;
+std::atomic<bool> exports{false};
 std::array<std::atomic<int>, kFakeCalls> faults{};
 thread_local int current_device = 0;
 
@@ -48,7 +52,12 @@ int device_facts(int, cuda::DeviceFacts* out) {
   *out = {};
   out->arch = 90;
   out->sms = 4;
+  out->remote_writes = remote_writes;
   return 0;
+}
+int flush_remote_writes() {
+  ++flushes;
+  return fault_of(FakeCall::flush);
 }
 int pointer_facts(const void* p, cuda::PointerFacts* out) {
   const std::lock_guard lock(memory_mutex);
@@ -177,7 +186,7 @@ int copy(void* to, const void* from, size_t bytes, void* stream) {
     return fault;
   }
   enqueue_on(stream, [=] {
-    wait_while_held();
+    wait_while_held(to);
     std::memcpy(to, from, bytes);
   });
   return 0;
@@ -202,6 +211,7 @@ cuda::Table make_table() {
   t.allocate = allocate;
   t.allocate_pinned = allocate_pinned;
   t.export_dmabuf = export_dmabuf;
+  t.flush_remote_writes = flush_remote_writes;
   t.deallocate = deallocate;
   t.deallocate_pinned = deallocate_pinned;
   t.stream_create = stream_create;
@@ -210,11 +220,11 @@ cuda::Table make_table() {
   t.stream_capturing = stream_capturing;
   t.event_create = event_create;
   t.event_destroy = event_destroy;
-  t.event_record = event_record;
+  t.event_record = uncounted<event_record>;
   t.event_done = event_done;
-  t.stream_wait = stream_wait;
-  t.copy = copy;
-  t.fill = fill;
+  t.stream_wait = uncounted<stream_wait>;
+  t.copy = uncounted<copy>;
+  t.fill = uncounted<fill>;
   add_fake_kernels(t);
   return t;
 }
@@ -223,8 +233,9 @@ cuda::Table make_table() {
 
 int fault_of(FakeCall call) { return faults[static_cast<size_t>(call)]; }
 
-void wait_while_held() {
-  while (held) {
+void wait_while_held(const void* to) {
+  const auto at = reinterpret_cast<uintptr_t>(to);
+  while (at >= held_begin && at < held_end && current_stream <= held_streams) {
     std::this_thread::yield();
   }
 }
@@ -240,7 +251,8 @@ bool reaches(const void* p) {
   return facts.kind != cuda::PointerKind::host;
 }
 
-FakeStream::FakeStream() : device_(current_device), thread_([this] { serve(); }) {}
+FakeStream::FakeStream()
+    : device_(current_device), number_(++streams), thread_([this] { serve(); }) {}
 
 FakeStream::~FakeStream() {
   {
@@ -280,6 +292,7 @@ void FakeStream::launch(const Graph& graph) {
 }
 
 void FakeStream::serve() {
+  current_stream = number_;
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
@@ -313,9 +326,29 @@ void free_device_memory(void* p) {
   std::free(p);
 }
 
-FakeCounts fake_counts() { return {alive, made, waits}; }
-void hold_copies(bool hold) { held = hold; }
+FakeCounts fake_counts() { return {alive, made, waits, flushes}; }
+uint64_t pinned_bytes() {
+  const std::lock_guard lock(memory_mutex);
+  uint64_t sum = 0;
+  for (const auto& [base, one] : memory) {
+    sum += one.facts.kind == cuda::PointerKind::pinned ? one.bytes - 1 : 0;
+  }
+  return sum;
+}
+void hold_copies(bool hold) {
+  held_end = 0;
+  held_streams = streams.load();
+  held_begin = 0;
+  held_end = hold ? ~uintptr_t{0} : 0;
+}
+void hold_copies_to(const void* begin, size_t bytes) {
+  held_end = 0;
+  held_streams = streams.load();
+  held_begin = reinterpret_cast<uintptr_t>(begin);
+  held_end = held_begin + bytes;
+}
 void allow_dmabuf(bool allow) { exports = allow; }
+void see_remote_writes(cuda::RemoteWrites how) { remote_writes = how; }
 void fail_calls(FakeCall call, int error) { faults[static_cast<size_t>(call)] = error; }
 
 }  // namespace prunex::test

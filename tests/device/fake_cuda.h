@@ -30,7 +30,8 @@ class FakeStream : public StreamLike {
 
  private:
   void serve();
-  const int device_;  // the calling thread's, when it was made
+  const int device_;       // the calling thread's, when it was made
+  const uint64_t number_;  // in the order of making, from 1
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;
@@ -49,19 +50,25 @@ struct FakeCounts {
   int allocations = 0;  // alive: of the device, pinned, plans, events
   int made = 0;         // so far
   int waits = 0;        // for streams, so far
+  int flushes = 0;      // of what others wrote, so far
 };
 [[nodiscard]] FakeCounts fake_counts();
-struct FakeKernels {  // launched so far
-  int packs = 0, unpacks = 0, block_packs = 0, block_unpacks = 0;
+[[nodiscard]] uint64_t pinned_bytes();  // alive
+struct FakeKernels {                    // launched so far
+  int packs = 0, unpacks = 0, block_packs = 0, block_unpacks = 0, keep_plans = 0;
 };
 [[nodiscard]] FakeKernels fake_kernels();
-// No copy is made and no kernel runs while they are held.
+// No copy is made and no kernel runs while they are held, on the streams that there are by then.
 void hold_copies(bool hold);
+// Only what writes to that memory.
+void hold_copies_to(const void* begin, size_t bytes);
 // Whether device memory can be exported to other devices; it cannot at first.
 void allow_dmabuf(bool allow);
+// What the devices say of themselves; never, at first.
+void see_remote_writes(cuda::RemoteWrites how);
 // What calls of a kind answer; 0: as it is.
-enum class FakeCall { event_done, event_record, copy, launch, allocate, allocate_pinned };
-inline constexpr size_t kFakeCalls = 6;
+enum class FakeCall { event_done, event_record, copy, launch, allocate, allocate_pinned, flush };
+inline constexpr size_t kFakeCalls = 7;
 void fail_calls(FakeCall call, int error);
 // The next plan_create of this thread fails.
 void fail_next_plan();

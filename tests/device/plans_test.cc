@@ -45,6 +45,49 @@ TEST(DevicePlans, MasksThatChangeOnAllRanksAreArmedAgain) {
   });
 }
 
+// Rows and columns that stay go to the device as such, which makes the plan; other masks' plans are
+// the host's. Both are the same to whoever calls.
+TEST(DevicePlans, AreMadeByTheDeviceWhereMasksAreRowsAndColumns) {
+  constexpr size_t kMany = 40'000;
+  MaskSpec spec;
+  spec.kind = MaskKind::dims;
+  spec.ndim = 2;
+  spec.sizes = {400, 100};
+  std::vector<uint8_t> rows(400), columns(100);
+  for (size_t i = 0; i < 400; ++i) {
+    rows[i] = i % 3 != 0 ? 1 : 0;
+    columns[i % 100] = i % 100 % 7 < 3 ? 1 : 0;
+  }
+  spec.keep[0] = rows;
+  spec.keep[1] = columns;
+  const auto mask = std::make_shared<const CompiledMask>(*compile(spec));
+  std::vector<uint8_t> cells(kMany);
+  for (size_t i = 0; i < kMany; ++i) {
+    cells[i] = keeps(*mask, i) && i % 11 != 5 ? 1 : 0;
+  }
+  const MaskedPtr structured = layout_of({{kMany, mask, Contract::lossless, "conv"}});
+  const MaskedPtr other =
+      layout_of({{kMany, mask_of(kMany, [&](uint64_t i) { return cells[i] != 0; }),
+                  Contract::lossless, "conv"}});
+  std::vector<std::vector<float>> in;
+  for (int rank = 0; rank < 5; ++rank) {
+    in.push_back(values_of(rank, kMany));
+    for (size_t i = 0; i < kMany; ++i) {
+      in.back()[i] = cells[i] != 0 ? in.back()[i] : 0;
+    }
+  }
+  const int before = fake_kernels().keep_plans;
+  run_device_ranks(kTwoNodes, [&](const DeviceRank& r) {
+    for (const MaskedPtr& masked : {structured, other}) {
+      DeviceBuffer buffer(in[at(r)]);
+      ASSERT_TRUE(r.sum(buffer, masked, kMany));
+      EXPECT_EQ(buffer.floats(), sum_of(in));
+    }
+    EXPECT_EQ(r.stats().calls_compact, 2u);
+  });
+  EXPECT_EQ(fake_kernels().keep_plans - before, 5) << "one on each rank";
+}
+
 TEST(DevicePlans, CallsOnTwoStreamsDoNotMixTheirBuffers) {
   const MaskedPtr masked = striped(kCount, 1, 2, Contract::project);
   const auto in = inputs(1, 2);

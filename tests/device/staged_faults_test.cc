@@ -13,7 +13,7 @@ namespace {
 
 using nccl::StagingRing;
 
-// Without a plan the host packs, and what arrives is the same.
+// Without a plan what the mask drops leaves as blocks of zeros, or not at all.
 TEST_F(StagedKernels, no_memory_for_a_plan) {
   connect();
   Rng rng(11);
@@ -21,8 +21,12 @@ TEST_F(StagedKernels, no_memory_for_a_plan) {
   StagedMask mask(from_.at(0), PRUNEX_FLOAT32, 4, 128, 256, 0.5, rng);
   const Seen before;
   exchange(mask.data(0, mask.bytes(), 1), 0, 0);
-  EXPECT_EQ(sent(nccl::WireKind::masked, before), 1u);
-  expect_ways(before, 0, 0, 2);
+  EXPECT_EQ(sent(nccl::WireKind::masked, before), 0u);
+  EXPECT_EQ(sent(nccl::WireKind::zero_block, before), 1u) << "rows of 8 blocks";
+  expect_ways(before, 1, 1, 0);
+  expect_nothing_made(before);
+  exchange(pattern(mask.bytes(), 1), 0, 0);
+  EXPECT_EQ(mask.violations(), 0u) << "nobody looked";
 }
 
 class StagedTwoDevices : public StagedKernels {
@@ -44,50 +48,65 @@ TEST_F(StagedTwoDevices, a_receiver_without_the_plan) {
   EXPECT_EQ(fake_kernels().block_unpacks, before.kernels.block_unpacks + 1);
 }
 
+class StagedErrors : public StagedKernels {
+ protected:
+  // Asks both ends until the one whose calls fail says so, or both are done; its last answer.
+  int ask_both(FakeCall call, bool receiver, Message& m) {
+    int status = nccl::kSuccess;
+    wait_for([&] {
+      for (const bool receiving : {false, true}) {
+        int& done = receiving ? m.received : m.sent;
+        void* const request = receiving ? m.receiving : m.sending;
+        fail_calls(call, receiving == receiver ? 700 : 0);
+        const int answer =
+            done != 0 ? nccl::kSuccess : net().test(request, &done, receiving ? &m.size : nullptr);
+        fail_calls(call, 0);
+        if (receiving == receiver) {
+          status = answer;
+        } else {
+          EXPECT_EQ(answer, nccl::kSuccess);
+        }
+      }
+      return status != nccl::kSuccess || (m.sent != 0 && m.received != 0) || HasFailure();
+    });
+    return status;
+  }
+  void fails_at(FakeCall call, bool receiver, bool masked) {
+    connect();
+    Rng rng(13);
+    StagedMask mask(from_.at(0), PRUNEX_FLOAT32, 4, 128, 256, 0.5, rng);
+    const Bytes data = masked ? mask.data(0, mask.bytes(), 1) : pattern(mask.bytes(), 1, true);
+    const size_t from = masked ? 0 : size_t{1} << 20;
+    std::copy(data.begin(), data.end(), from_.at(from));
+    Message m{from, 0, data.size(), data.size()};
+    ASSERT_TRUE(receive(m));
+    hold_copies(true);
+    fail_calls(call, receiver ? 0 : 700);
+    int status = net().isend(send_, from_.at(from), data.size(), 0, from_mr_, &m.sending);
+    fail_calls(call, 0);
+    hold_copies(false);
+    status = status == nccl::kSuccess ? ask_both(call, receiver, m) : status;
+    const bool called = !masked || call != FakeCall::copy;  // masks take kernels alone
+    EXPECT_EQ(status != nccl::kSuccess, called);
+    int done = 0;
+    void* const request = receiver ? m.receiving : m.sending;
+    EXPECT_TRUE(!called || request == nullptr ||
+                net().test(request, &done, nullptr) != nccl::kSuccess)
+        << "for ever";
+    disconnect();
+  }
+};
+
 // Every call that may fail on the data path, at either end: an error for ever, never a hang.
-TEST_F(StagedKernels, errors_of_the_device_end_the_connection) {
+TEST_F(StagedErrors, errors_of_the_device_end_the_connection) {
   for (const FakeCall call :
        {FakeCall::launch, FakeCall::copy, FakeCall::event_record, FakeCall::event_done}) {
     for (const bool receiver : {false, true}) {
       for (const bool masked : {false, true}) {
-        connect();
-        Rng rng(13);
-        StagedMask mask(from_.at(0), PRUNEX_FLOAT32, 4, 128, 256, 0.5, rng);
-        const Bytes data = masked ? mask.data(0, mask.bytes(), 1) : pattern(mask.bytes(), 1, true);
-        const size_t from = masked ? 0 : size_t{1} << 20;
-        std::copy(data.begin(), data.end(), from_.at(from));
-        void *const receiving = irecv(0, data.size()), *sending = nullptr;
-        int done = 0, status = nccl::kSuccess;
-        if (receiver) {
-          sending = isend(from, data.size());
-          wait_for(
-              [&] { return net().test(sending, &done, nullptr) != nccl::kSuccess || done != 0; });
-        }
-        fail_calls(call, 700);
-        const bool called = !masked || call != FakeCall::copy;  // masks take kernels alone
-        if (receiver) {
-          done = 0;
-          wait_for([&] {
-            status = net().test(receiving, &done, nullptr);
-            return status != nccl::kSuccess || done != 0;
-          });
-        } else {
-          status = net().isend(send_, from_.at(from), data.size(), 0, from_mr_, &sending);
-          wait_for([&] {
-            status = status != nccl::kSuccess ? status : net().test(sending, &done, nullptr);
-            return status != nccl::kSuccess || done != 0;
-          });
-        }
-        EXPECT_EQ(status != nccl::kSuccess, called)
+        fails_at(call, receiver, masked);
+        ASSERT_FALSE(HasFailure())
             << "call " << static_cast<int>(call) << (receiver ? ", receiver" : ", sender")
             << (masked ? ", masked" : ", blocks");
-        fail_calls(call, 0);
-        if (called) {
-          void* const request = receiver ? receiving : sending;
-          EXPECT_TRUE(request == nullptr || net().test(request, &done, nullptr) != nccl::kSuccess)
-              << "for ever";
-        }
-        disconnect();
       }
     }
   }

@@ -18,8 +18,10 @@ constexpr uint64_t kOneFullRow = 0, kFullRows = 1, kFirstPattern = 2;  // forms 
 // The least that one takes.
 constexpr uint64_t kPatternBytes = 1 + sizeof(uint64_t), kPanelBytes = 3;
 
+// Asked after each pattern and panel whether it is too long: never more than kMaskRoom by then.
 class Output {
  public:
+  explicit Output(std::vector<std::byte>& bytes) : bytes_(bytes) { bytes_.clear(); }
   void number(uint64_t v) {
     for (; v >= 0x80; v >>= 7) {
       bytes_.push_back(static_cast<std::byte>(v | 0x80));
@@ -27,7 +29,7 @@ class Output {
     bytes_.push_back(static_cast<std::byte>(v));
   }
   void words(const std::vector<uint64_t>& words) {
-    if (words.size() > kMaxMaskDefinition / sizeof(uint64_t)) {
+    if (too_long() || words.size() > (kMaxMaskDefinition - bytes_.size()) / sizeof(uint64_t)) {
       too_long_ = true;
       return;
     }
@@ -35,10 +37,9 @@ class Output {
     bytes_.insert(bytes_.end(), from, from + words.size() * sizeof(uint64_t));
   }
   [[nodiscard]] bool too_long() const { return too_long_ || bytes_.size() > kMaxMaskDefinition; }
-  [[nodiscard]] std::vector<std::byte> take() { return std::move(bytes_); }
 
  private:
-  std::vector<std::byte> bytes_;
+  std::vector<std::byte>& bytes_;
   bool too_long_ = false;
 };
 
@@ -63,10 +64,15 @@ void put_panel(Output& out, const Panel& panel, uint64_t gap) {
 }  // namespace
 
 std::optional<std::vector<std::byte>> encode_mask(const CompiledMask& mask) {
+  std::vector<std::byte> out;
+  return encode_mask(mask, &out) ? std::optional(std::move(out)) : std::nullopt;
+}
+
+bool encode_mask(const CompiledMask& mask, std::vector<std::byte>* bytes) {
+  Output out(*bytes);
   if (mask.count > kMaxMaskElements) {
-    return std::nullopt;
+    return false;
   }
-  Output out;
   out.number(mask.count);
   out.number(mask.patterns.size());
   out.number(mask.panels.size());
@@ -80,10 +86,7 @@ std::optional<std::vector<std::byte>> encode_mask(const CompiledMask& mask) {
     put_panel(out, panel, panel.offset - end);
     end = panel.offset + (panel.rows - 1) * panel.row_stride + panel.columns;
   }
-  if (out.too_long()) {
-    return std::nullopt;
-  }
-  return out.take();
+  return !out.too_long();
 }
 
 void MaskDefinitionDecoder::begin(std::span<const std::byte> in, uint64_t digest) {

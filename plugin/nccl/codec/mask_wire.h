@@ -21,6 +21,7 @@
 
 #include "kernels/mask.h"
 #include "kernels/mask_rows.h"
+#include "plugin/nccl/codec/frame.h"
 #include "plugin/nccl/codec/step.h"
 
 namespace prunex::nccl::codec {
@@ -30,6 +31,9 @@ inline constexpr uint64_t kMaxMaskElements = uint64_t{1} << 60;
 // Nothing when the mask takes more than kMaxMaskDefinition bytes (found out without writing more
 // than that): such tensors travel as zero blocks.
 [[nodiscard]] std::optional<std::vector<std::byte>> encode_mask(const CompiledMask& mask);
+// The same into *out, which allocates nothing when it has kMaskRoom reserved. false: too long.
+inline constexpr size_t kMaskRoom = kMaxMaskDefinition + 64;
+[[nodiscard]] bool encode_mask(const CompiledMask& mask, std::vector<std::byte>* out);
 
 // Incremental like the other codecs, but it allocates: at most kDecodedPerByte bytes for each byte
 // of `in`. A step's budget counts bytes read and, for each panel, kPanelCost (its digest takes

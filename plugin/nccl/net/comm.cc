@@ -41,6 +41,10 @@ int NetComm::test(Request& request, int* done, int* bytes) {
   return kSuccess;
 }
 
+Error buffer_was_taken() {
+  return {Code::invalid_argument, "a buffer was deregistered before its message was done"};
+}
+
 int NetComm::usable() {
   return from_before_fork() ? broken(made_before_fork("connection")) : status_;
 }

@@ -28,6 +28,15 @@ template <class T>
 class Fifo {  // of at most kMaxRequests
  public:
   [[nodiscard]] bool empty() const { return count_ == 0; }
+  template <class F>
+  [[nodiscard]] bool any_of(F&& is) const {
+    for (size_t i = 0; i < count_; ++i) {
+      if (is(*at(i))) {
+        return true;
+      }
+    }
+    return false;
+  }
   [[nodiscard]] size_t size() const { return count_; }
   [[nodiscard]] T* front() const { return ring_[head_]; }
   [[nodiscard]] T* at(size_t i) const { return ring_[(head_ + i) % ring_.size()]; }
@@ -49,6 +58,13 @@ struct Request : Object {
   bool used = false, done = false;
   size_t bytes = 0;  // logical; of a receive, once it is done
 };
+
+// Of a message that is not on its way yet: whether NCCL took its buffer away.
+template <class Kind>
+[[nodiscard]] bool lost_its_buffer(const Kind& one) {
+  return one.registered && one.known.expired();
+}
+[[nodiscard]] Error buffer_was_taken();
 
 // Copying, scanning and expanding per call of test(), bytes: NCCL's progress thread serves others.
 inline constexpr size_t kCallBudget = size_t{256} << 10;
@@ -115,19 +131,22 @@ class SendComm final : public NetComm {
 
  private:
   // Host memory: undecided, then encoding or ready. Device memory: undecided, then
-  //   placing   until there is pinned memory for its encoded form
-  //   packing   until the kernels are done; then ready, or copying as it is
-  //   copying   until its shadow holds it; then ready, or copied: the host is to encode it
-  enum class Stage : uint8_t { undecided, placing, packing, copying, copied, encoding, ready };
+  //   placing   until there is pinned memory for it
+  //   packing   until the kernels are done; then ready, or copying
+  //   copying   until the pinned memory holds it
+  // or ready at once, where the network reads it itself.
+  enum class Stage : uint8_t { undecided, placing, packing, copying, encoding, ready };
+  enum class Way : uint8_t { raw, blocks, masked };  // of device memory
   struct Send : Request {
-    const std::byte* data = nullptr;            // in host memory: the message, or its shadow
-    const std::byte* origin = nullptr;          // where NCCL has it
-    DeviceLane* lane = nullptr;                 // of device memory
-    const transport::Region* region = nullptr;  // of `data`
-    const transport::Region* direct = nullptr;  // of `origin` in device memory, if it may be sent
+    const std::byte* data = nullptr;    // where the network reads it, if as it is
+    const std::byte* origin = nullptr;  // where NCCL has it
+    DeviceLane* lane = nullptr;         // of device memory
+    bool registered = false;
+    std::weak_ptr<const Registration> known;  // of `origin`
+    bool direct = false;                      // in device memory, which the network reads itself
     Protocol protocol = Protocol::unknown;
     Stage stage = Stage::undecided;
-    bool as_it_is = false;  // copying: nobody is to look at it afterwards
+    Way way = Way::raw;
     transport::Ticket ticket = 0;
     std::optional<MaskedPiece> piece;  // of a registered tensor
     MaskCounts* counts = nullptr;      // of its mask
@@ -146,6 +165,8 @@ class SendComm final : public NetComm {
   bool prepare(Send& send, size_t* budget);  // false: not ready to be posted
   transport::Io post(Send& send);
   [[nodiscard]] bool is_looked_at(size_t bytes) const;  // for zeros, if its protocol allows it
+  // Whether a buffer was taken away before its message was on its way.
+  [[nodiscard]] bool buffer_gone() const;
   void decide(Send& send);
   void find_mask(Send& send);
   void begin_encoding(Send& send);
@@ -158,10 +179,13 @@ class SendComm final : public NetComm {
 
   // Of device memory.
   void start_on_device();
-  void decide_on_device(Send& send);
+  static bool find_plan(Send& send);
+  void decide_on_device(Send& send, bool may_pay);
   [[nodiscard]] size_t room_on_device(const Send& send);
   void place(Send& send);
-  void copy_from_device(Send& send, bool as_it_is);
+  void send_direct(Send& send);
+  void copy_from_device(Send& send);
+  LaneState state_on_device(Send& send);
   bool arrived_from_device(Send& send);
   bool packed_by_device(Send& send);
   void free_staged(Send& send);
@@ -188,20 +212,23 @@ class RecvComm final : public NetComm {
   }
 
   int irecv(void* data, size_t bytes, const Memory* memory, bool polled, void** request);
+  int flush(const Memory& memory);
 
  private:
   struct Recv : Request, transport::Aside {
     Room room(size_t bytes) override;
-    std::byte* data = nullptr;
+    std::byte* data = nullptr;  // where it is to be
     size_t capacity = 0;
-    void* target = nullptr;  // in device memory; `data` then is its shadow
-    DeviceLane* lane = nullptr;
-    bool polled = false;  // somebody reads the buffer while it is written
+    DeviceLane* lane = nullptr;  // of device memory
+    bool direct = false;         // of which the network writes to `data` itself
+    bool registered = false;
+    std::weak_ptr<const Registration> known;  // of `data`
+    bool polled = false;                      // somebody reads the buffer while it is written
     transport::Ticket ticket = 0;
-    SideBuffer side;
-    const std::byte* staged = nullptr;  // piece of the lane's memory, in place of `side`
-    size_t side_bytes = 0;
-    bool enqueued = false;  // the device expands it: the shadow is not to be copied
+    SideBuffer side;              // of host memory: its encoded form
+    std::byte* staged = nullptr;  // of device memory: the message, or its encoded form
+    size_t staged_bytes = 0, side_bytes = 0;
+    bool expanded = false;  // `data` is, or is to be; else `staged` holds the message
     std::shared_ptr<const device::MaskPlan> plan;  // that the kernels use
     [[nodiscard]] std::span<const std::byte> encoded() const {
       return {staged != nullptr ? staged : side.memory.get(), side_bytes};
@@ -212,6 +239,7 @@ class RecvComm final : public NetComm {
   [[nodiscard]] size_t slot_of(const Recv& r) const {
     return static_cast<size_t>(&r - recvs_.data());
   }
+  bool find_room(Recv& recv);
   int finish(Recv& recv);
   void begin_decoding(Recv& recv);
   void free_encoded(Recv& recv);

@@ -105,9 +105,12 @@ Result<std::unique_ptr<transport::Transport>> open_afresh(const Settings& settin
     return tl::unexpected(ports.error());
   }
   options.ports = *ports;
-  return device.rdma ? transport::open_verbs_transport(transport::verbs_options(
-                           settings.config.ib, options, device.rail, traffic_class))
-                     : transport::open_socket_transport(options);
+  if (!device.rdma) {
+    return transport::open_socket_transport(options);
+  }
+  auto verbs = transport::verbs_options(settings.config.ib, options, device.rail, traffic_class);
+  verbs.device_memory = settings.config.staged_gpu;
+  return transport::open_verbs_transport(verbs);
 }
 
 }  // namespace

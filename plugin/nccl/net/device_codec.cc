@@ -13,6 +13,7 @@ using cuda::AuditRecord;
 
 static_assert(DeviceLane::kMostBlocks * kZeroBlock == codec::kMaxPiece);
 constexpr size_t kFactsBytes = sizeof(uint64_t) + kZeroBlock;
+constexpr size_t kMostOfFrame = DeviceLane::kMostBlocks;
 constexpr size_t kVector = 16;  // kernels store blocks in pieces of as many bytes
 
 constexpr size_t padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
@@ -20,9 +21,8 @@ constexpr size_t frames_of(size_t bytes) {
   return (bytes + codec::kMaxPiece - 1) / codec::kMaxPiece;
 }
 
-// Bytes in front of a frame of blocks, so that the blocks are aligned.
-constexpr size_t lead_of(size_t blocks) {
-  return (kVector - (codec::kFrameBytes + codec::block_map_bytes(blocks)) % kVector) % kVector;
+constexpr size_t frame_at(size_t at, size_t bytes) {
+  return std::min(codec::kMaxPiece, bytes - at);
 }
 
 // Of the tensor that `at` lies in, `offset` bytes from its begin: the kernels count from there, and
@@ -38,15 +38,16 @@ size_t DevicePacking::masked_room(size_t encoded, size_t bytes) {
 }
 
 size_t DevicePacking::blocks_room(size_t bytes) {
-  const size_t blocks = bytes / kZeroBlock;
-  return padded(lead_of(blocks) + codec::kFrameBytes + codec::block_map_bytes(blocks) + bytes) +
-         kFactsBytes;
+  const size_t frames = frames_of(bytes);
+  return padded(bytes) + frames * (codec::kFrameBytes + 8 + codec::block_map_bytes(kMostOfFrame)) +
+         kVector + kFactsBytes;
 }
 
 bool DevicePacking::pack_masked(DeviceLane& lane, MessageEncoder& encoder,
                                 std::shared_ptr<const device::MaskPlan> plan,
                                 const MaskedPiece& piece, const std::byte* from, size_t bytes,
                                 std::span<std::byte> room) {
+  lane_ = &lane;
   frames_ = frames_of(bytes);
   const size_t behind = room.size() - frames_ * sizeof(AuditRecord);
   auto* const records = reinterpret_cast<AuditRecord*>(room.data() + behind);
@@ -70,24 +71,36 @@ bool DevicePacking::pack_masked(DeviceLane& lane, MessageEncoder& encoder,
 
 bool DevicePacking::pack_blocks(DeviceLane& lane, const std::byte* from, size_t bytes,
                                 std::span<std::byte> room) {
-  const size_t blocks = bytes / kZeroBlock, map = codec::block_map_bytes(blocks);
-  std::byte* const frame = room.data() + lead_of(blocks);
-  std::byte* const payload = frame + codec::kFrameBytes;
-  std::byte* const facts = room.data() + room.size() - kFactsBytes;
+  lane_ = &lane;
+  from_ = from;
+  bytes_ = bytes;
+  at_ = size_ = 0;
+  records_ = nullptr;
+  plan_ = nullptr;
+  block_facts_ = room.data() + room.size() - kFactsBytes;
+  // The kernels store the first frame's blocks aligned; those of the others are copied.
+  const size_t map = codec::block_map_bytes(frame_at(0, bytes) / kZeroBlock);
+  const size_t lead = (kVector - (codec::kFrameBytes + map) % kVector) % kVector;
+  encoded_ = room.subspan(lead, room.size() - kFactsBytes - lead);
+  return pack_frame();
+}
+
+std::byte* DevicePacking::payload() const { return encoded_.data() + size_ + codec::kFrameBytes; }
+
+bool DevicePacking::pack_frame() {
+  const size_t length = frame_at(at_, bytes_), tail = length % kZeroBlock;
+  const size_t blocks = length / kZeroBlock, map = codec::block_map_bytes(blocks);
+  const std::byte* const from = from_ + at_;
+  stores_ = false;
   cuda::BlockCall call{};
   call.from = from;
   call.blocks = blocks;
-  call.bits = reinterpret_cast<uint64_t*>(lane.block_room().data());
-  call.packed = payload + map;
-  call.packed_blocks = reinterpret_cast<uint64_t*>(facts);
-  bytes_ = bytes;
-  encoded_ = {frame, room.data() + room.size()};
-  records_ = nullptr;
-  plan_ = nullptr;
-  block_facts_ = facts;
-  const size_t tail = bytes % kZeroBlock;
-  return lane.pack_blocks(call) && lane.copy(payload, call.bits, map) &&
-         (tail == 0 || lane.copy(facts + sizeof(uint64_t), from + blocks * kZeroBlock, tail));
+  call.bits = reinterpret_cast<uint64_t*>(lane_->block_room().data());
+  call.packed = payload() + map;
+  call.packed_blocks = reinterpret_cast<uint64_t*>(block_facts_);
+  return lane_->pack_blocks(call) && lane_->copy(payload(), call.bits, map) &&
+         (tail == 0 ||
+          lane_->copy(block_facts_ + sizeof(uint64_t), from + blocks * kZeroBlock, tail));
 }
 
 DevicePacking::Verdict DevicePacking::finish() {
@@ -101,30 +114,47 @@ DevicePacking::Verdict DevicePacking::finish() {
   return clean ? Verdict::packed : Verdict::violated;
 }
 
+// A frame that gets no smaller may have neighbours that do.
 DevicePacking::Verdict DevicePacking::finish_blocks() {
-  uint64_t present = 0;
-  std::memcpy(&present, block_facts_, sizeof present);
-  const size_t blocks = bytes_ / kZeroBlock, tail = bytes_ % kZeroBlock;
-  const size_t body =
-      codec::block_map_bytes(blocks) + std::min<uint64_t>(present, blocks) * kZeroBlock;
-  const size_t total = padded(codec::kFrameBytes + body + tail);
-  if (total > codec::paying_size(bytes_)) {
+  const size_t length = frame_at(at_, bytes_), tail = length % kZeroBlock;
+  const size_t blocks = length / kZeroBlock;
+  codec::FrameHeader header;
+  header.logical = static_cast<uint32_t>(length);
+  if (stores_) {
+    header.kind = codec::FrameKind::stored;
+    header.payload = header.logical;
+  } else {
+    uint64_t present = 0;
+    std::memcpy(&present, block_facts_, sizeof present);
+    const size_t body =
+        codec::block_map_bytes(blocks) + std::min<uint64_t>(present, blocks) * kZeroBlock;
+    if (body + tail > codec::paying_size(length)) {
+      if (length == bytes_) {
+        return Verdict::does_not_pay;
+      }
+      stores_ = true;
+      return lane_->copy(payload(), from_ + at_, length) ? Verdict::more : Verdict::failed;
+    }
+    header.kind = codec::FrameKind::zero_block;
+    header.payload = static_cast<uint32_t>(body + tail);
+    std::memcpy(payload() + body, block_facts_ + sizeof present, tail);
+  }
+  codec::encode(header, encoded_.subspan(size_).first<codec::kFrameBytes>());
+  size_ += padded(codec::kFrameBytes + header.payload);
+  at_ += length;
+  if (size_ > codec::paying_size(bytes_)) {
     return Verdict::does_not_pay;
   }
-  codec::FrameHeader header;
-  header.kind = codec::FrameKind::zero_block;
-  header.logical = static_cast<uint32_t>(bytes_);
-  header.payload = static_cast<uint32_t>(body + tail);
-  codec::encode(header, encoded_.first<codec::kFrameBytes>());
-  std::memcpy(encoded_.data() + codec::kFrameBytes + body, block_facts_ + sizeof present, tail);
-  encoded_ = encoded_.first(total);
+  if (at_ < bytes_) {
+    return pack_frame() ? Verdict::more : Verdict::failed;
+  }
+  encoded_ = encoded_.first(size_);
   return Verdict::packed;
 }
 
-void DeviceUnpacking::begin(DeviceLane& lane, std::byte* target, const std::byte* shadow) {
+void DeviceUnpacking::begin(DeviceLane& lane, std::byte* target) {
   lane_ = &lane;
   target_ = target;
-  shadow_ = shadow;
   plan_ = nullptr;
   by_kernels_ = 0;
 }
@@ -146,7 +176,7 @@ bool DeviceUnpacking::take(const Frame& frame) {
 }
 
 void DeviceUnpacking::expanded(size_t at, size_t length) {
-  (void)lane_->copy(target_ + at, shadow_ + at, length);
+  (void)lane_->copy_from_place(target_ + at, length);
 }
 
 // A mask that was not registered here has no plan: the host expands it.

@@ -5,6 +5,7 @@
 #include "plugin/device/backend.h"
 #include "plugin/device/mask_plans.h"
 #include "plugin/device/on_device.h"
+#include "plugin/nccl/codec/frame.h"
 
 namespace prunex::nccl {
 namespace {
@@ -22,14 +23,19 @@ constexpr size_t kBlockRoom =
 }  // namespace
 
 DeviceLane::DeviceLane(const cuda::Table& table, int device,
-                       std::shared_ptr<transport::Transport> transport)
-    : table_(table), device_(device), transport_(std::move(transport)) {
+                       std::shared_ptr<transport::Transport> transport, const Room& room)
+    : table_(table),
+      device_(device),
+      transport_(std::move(transport)),
+      room_(room),
+      ring_(room.staging) {
   MaskPlans::instance().open(device_);
 }
 
 Result<std::shared_ptr<DeviceLane>> DeviceLane::open(
-    const cuda::Table& table, int device, std::shared_ptr<transport::Transport> transport) {
-  std::shared_ptr<DeviceLane> lane(new DeviceLane(table, device, std::move(transport)));
+    const cuda::Table& table, int device, std::shared_ptr<transport::Transport> transport,
+    const Room& room) {
+  std::shared_ptr<DeviceLane> lane(new DeviceLane(table, device, std::move(transport), room));
   if (auto made = lane->make(); !made) {
     return tl::unexpected(made.error());
   }
@@ -41,6 +47,12 @@ Result<std::shared_ptr<DeviceLane>> DeviceLane::open(
 
 Result<> DeviceLane::make() {
   const OnDevice on(table_, device_);
+  cuda::DeviceFacts facts{};
+  if (auto known = check_cuda(table_, table_.device_facts(device_, &facts), "device facts");
+      !known) {
+    return known;
+  }
+  remote_writes_ = facts.remote_writes;
   if (auto made = check_cuda(table_, table_.stream_create(&stream_), "a stream"); !made) {
     return made;
   }
@@ -49,12 +61,23 @@ Result<> DeviceLane::make() {
       return made;
     }
   }
+  if (auto made = make_memory(); !made) {
+    return made;
+  }
+  return load_kernels();
+}
+
+size_t DeviceLane::pinned_bytes() const {
+  return ring_.bytes() + (room_.expands ? codec::kMaxPiece : 0);
+}
+
+Result<> DeviceLane::make_memory() {
   void *pinned = nullptr, *scratch = nullptr;
   const size_t audit = aligned(table_.scratch_bytes());
   block_scratch_ = aligned(table_.block_scratch_bytes(kMostBlocks));
   const size_t bytes = audit + block_scratch_ + kBlockRoom;
-  if (auto made = check_cuda(table_, table_.allocate_pinned(&pinned, ring_.bytes()),
-                             strf("%zu bytes of pinned memory", ring_.bytes()).c_str());
+  if (auto made = check_cuda(table_, table_.allocate_pinned(&pinned, pinned_bytes()),
+                             strf("%zu bytes of pinned memory", pinned_bytes()).c_str());
       !made) {
     return made;
   }
@@ -73,6 +96,26 @@ Result<> DeviceLane::make() {
     region_ = *std::move(region);
   }
   return {};
+}
+
+// CUDA loads a kernel when it is first launched, and may wait for the device then: for one of
+// NCCL's that waits for a message of ours. So all are launched once now; those that plans need are
+// loaded with the first plan.
+Result<> DeviceLane::load_kernels() {
+  constexpr size_t kFew = 64;
+  std::byte* const room = block_room().data();
+  cuda::BlockCall call{};
+  call.bits = reinterpret_cast<uint64_t*>(room);
+  call.from = room + kAlign;
+  call.packed = room + kAlign + kFew * kBlockBytes;
+  call.blocks = kFew;
+  const bool good =
+      this->good(table_.fill(room, 0, kAlign + kFew * kBlockBytes, stream_), "device memory") &&
+      pack_blocks(call) && unpack_blocks(call);
+  if (!good) {
+    return tl::unexpected(error());
+  }
+  return check_cuda(table_, table_.stream_synchronize(stream_), "the first kernels");
 }
 
 DeviceLane::~DeviceLane() {
@@ -145,6 +188,14 @@ bool DeviceLane::unpack_blocks(cuda::BlockCall call) {
   return good(table_.unpack_blocks(&call), "expanding a message's blocks");
 }
 
+bool DeviceLane::flush() {
+  if (remote_writes_ != cuda::RemoteWrites::flushed) {
+    return true;
+  }
+  const OnDevice on(table_, device_);
+  return good(table_.flush_remote_writes(), "seeing what the network wrote");
+}
+
 bool DeviceLane::mark(size_t slot) {
   return good(table_.event_record(events_[slot], stream_), "recording an event");
 }
@@ -173,26 +224,21 @@ std::span<std::byte> DeviceLane::block_room() const {
   return {scratch_ + aligned(table_.scratch_bytes()) + block_scratch_, kBlockRoom};
 }
 
-Result<Shadow> Shadow::make(std::shared_ptr<DeviceLane> lane, size_t bytes) {
-  const OnDevice on(lane->table(), lane->device());
-  void* memory = nullptr;
-  if (auto made =
-          check_cuda(lane->table(), lane->table().allocate_pinned(&memory, bytes),
-                     strf("%zu bytes of pinned memory for a registered buffer", bytes).c_str());
-      !made) {
-    return tl::unexpected(made.error());
-  }
-  Shadow out;
-  out.memory_ = static_cast<std::byte*>(memory);
-  out.lane_ = std::move(lane);
-  return out;
+Error too_long_to_stage(size_t bytes, const DeviceLane& lane) {
+  return {
+      Code::invalid_argument,
+      strf("a message of %zu bytes of device memory that the network does not reach: %zu are "
+           "copied at most; set NCCL_P2P_NET_CHUNKSIZE to that at most, or NCCL_BUFFSIZE to more "
+           "(67108864 at most), alike on all ranks",
+           bytes, lane.most_message())};
 }
 
-Shadow::~Shadow() {
-  if (memory_ != nullptr) {
-    lane_->drain();  // a connection that broke may have left a copy behind
-    (void)lane_->table().deallocate_pinned(memory_);
-  }
+bool LaneOfComm::takes_copied(size_t bytes, const DeviceLane::Room& room, size_t fifo_bytes) {
+  const std::lock_guard lock(mutex_);
+  const bool is_long = bytes > room.message;
+  const bool takes = !is_long || !has_nccls_;
+  has_nccls_ = has_nccls_ || is_long || bytes == fifo_bytes;
+  return takes;
 }
 
 LaneOfComm::~LaneOfComm() { drain(); }
@@ -205,7 +251,8 @@ void LaneOfComm::drain() {
 }
 
 Result<std::shared_ptr<DeviceLane>> LaneOfComm::of(
-    const void* data, const std::shared_ptr<transport::Transport>& transport) {
+    const void* data, const std::shared_ptr<transport::Transport>& transport,
+    const DeviceLane::Room& room) {
   auto table = device::cuda_table();
   if (!table) {
     return tl::unexpected(table.error());
@@ -221,7 +268,7 @@ Result<std::shared_ptr<DeviceLane>> LaneOfComm::of(
   }
   const std::lock_guard lock(mutex_);
   if (lane_ == nullptr) {
-    auto opened = DeviceLane::open(**table, facts.device, transport);
+    auto opened = DeviceLane::open(**table, facts.device, transport, room);
     if (!opened) {
       return opened;
     }

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Net's entries: arguments looked at, objects handed out and taken back, errors said and
 // translated.
-#include <cstring>
-
-#include "plugin/base/fd.h"
-#include "plugin/base/log.h"
-#include "plugin/device/on_device.h"
 #include "plugin/nccl/net/connect.h"
 #include "plugin/nccl/net/host.h"
+#include "plugin/nccl/net/register.h"
 #include "plugin/nccl/net_calls.h"
 #include "plugin/nccl/status.h"
 
@@ -174,34 +170,8 @@ int accept_call(void* listen_comm, void** recv_comm) {
   });
 }
 
-Result<Shadow> shadow_of(NetComm& comm, const void* data, size_t bytes) {
-  auto lane = comm.lane().of(data, comm.transport());
-  if (!lane) {
-    return tl::unexpected(lane.error());
-  }
-  return Shadow::make(*std::move(lane), bytes);
-}
-
-// Of what is sent: the network reads the device's memory itself where both can do it, which only
-// trying tells. Receives go through pinned memory: there is an event when they are there.
-std::unique_ptr<transport::Region> direct_region(NetComm& comm, const DeviceLane& lane, void* data,
-                                                 size_t bytes) {
-  int fd = -1;
-  uint64_t offset = 0;
-  const device::OnDevice on(lane.table(), lane.device());
-  if (comm.tag != Tag::send || lane.table().export_dmabuf(data, bytes, &fd, &offset) != 0) {
-    return nullptr;
-  }
-  const Fd descriptor(fd);
-  auto region = comm.transport()->register_dmabuf(descriptor.get(), offset, data, bytes);
-  if (!region) {
-    PRUNEX_LOG(trace, "sent through pinned memory: %s", region.error().text.c_str());
-    return nullptr;
-  }
-  return *std::move(region);
-}
-
-// Messages of device memory lie in what was registered: their shadows would be elsewhere.
+// Messages of device memory lie in what was registered: whether the network reaches them is known
+// of that alone.
 bool outside(const Memory* memory, const void* data, size_t bytes) {
   return memory != nullptr && memory->lane() != nullptr && bytes > 0 && !memory->holds(data, bytes);
 }
@@ -224,26 +194,15 @@ int reg_mr(void* comm, void* data, size_t bytes, int type, void** mr) {
     if (type != kPtrHost && !staged) {
       return invalid("regMr",
                      strf("memory of type %d: this device takes host memory (type %d)%s", type,
-                          kPtrHost, type == kPtrCuda ? "; PRUNEX_STAGED_GPU=1 copies a GPU's" : "")
+                          kPtrHost, type == kPtrCuda ? "; PRUNEX_STAGED_GPU=1 takes a GPU's" : "")
                          .c_str());
     }
     auto memory = std::make_unique<Memory>(data, bytes, type);
-    if (staged) {
-      auto shadow = shadow_of(*owner, data, bytes);
-      if (!shadow) {
-        return report(shadow.error());
-      }
-      memory->shadow = *std::move(shadow);
-      memory->direct = direct_region(*owner, *memory->lane(), data, bytes);
+    const int status = register_memory(*owner, *memory);
+    if (status == kSuccess) {
+      hand_out(std::move(memory), mr);
     }
-    auto region = owner->transport()->register_memory(staged ? memory->shadow.data() : data, bytes);
-    if (!region) {
-      return report(region.error());
-    }
-    memory->transport = owner->transport();
-    memory->region = *std::move(region);
-    hand_out(std::move(memory), mr);
-    return kSuccess;
+    return status;
   });
 }
 
@@ -261,7 +220,11 @@ int dereg_mr(void*, void* mr) {
       return invalid("deregMr", "not a registered buffer");
     }
     (void)living().take(mr);
+    const auto lane = memory->known->of_device;
     delete memory;
+    if (lane != nullptr) {
+      lane->drain();  // a connection that broke may have left a copy behind
+    }
     return kSuccess;
   });
 }
@@ -302,12 +265,21 @@ int irecv(void* comm, int n, void** data, const size_t* bytes, const int*, void*
   });
 }
 
-int iflush(void* comm, int, void**, const int*, void**, void** request) {
-  if (tagged<RecvComm>(comm) == nullptr || request == nullptr) {
-    return invalid("iflush", "not a receiving comm, or NULL request");
-  }
-  *request = nullptr;  // host memory, or copied to the device before it was done
-  return kSuccess;
+int iflush(void* comm, int n, void**, const int* bytes, void** mrs, void** request) {
+  return guard("iflush", [&]() -> int {
+    auto* receiving = tagged<RecvComm>(comm);
+    if (receiving == nullptr || request == nullptr) {
+      return invalid("iflush", "not a receiving comm, or NULL request");
+    }
+    *request = nullptr;  // what there is to do is done at once
+    for (int i = 0; i < n && mrs != nullptr; ++i) {
+      const auto* memory = tagged<Memory>(mrs[i]);
+      if (memory != nullptr && memory->is_direct() && (bytes == nullptr || bytes[i] > 0)) {
+        return receiving->flush(*memory);  // one of a device is one of all
+      }
+    }
+    return kSuccess;
+  });
 }
 
 int test(void* request, int* done, int* bytes) {

@@ -12,26 +12,30 @@
 
 namespace prunex::nccl {
 
+struct Registration {
+  std::shared_ptr<DeviceLane> of_device;            // of device memory
+  std::shared_ptr<transport::Transport> transport;  // outlives the regions
+  std::unique_ptr<transport::Region> region;        // of host memory
+  // Of the device's own memory, where the network reaches that.
+  std::unique_ptr<transport::Region> direct;
+};
+
 struct Memory : Object {
   static constexpr Tag kTag = Tag::memory;
   Memory(void* d, size_t b, int t) : Object(kTag), data(d), bytes(b), type(t) {}
   void* data;
   size_t bytes;
-  int type;                                         // kPtrHost, …
-  Shadow shadow;                                    // of device memory; outlives the region
-  std::shared_ptr<transport::Transport> transport;  // outlives the region
-  std::unique_ptr<transport::Region> region;        // of the shadow, where there is one
-  std::unique_ptr<transport::Region> direct;        // of the device's own memory: sent from there
+  int type;  // kPtrHost, …
+  // Messages that are not on their way yet look whether it still is: NCCL that gives up takes its
+  // buffers away first, and closes then.
+  std::shared_ptr<Registration> known = std::make_shared<Registration>();
 
   [[nodiscard]] bool holds(const void* p, size_t n) const {
     const auto at = reinterpret_cast<uintptr_t>(p), base = reinterpret_cast<uintptr_t>(data);
     return at >= base && n <= bytes && at - base <= bytes - n;
   }
-  // Where the bytes at p travel from or to.
-  [[nodiscard]] std::byte* staged(void* p) const {
-    return shadow.data() + (static_cast<std::byte*>(p) - static_cast<std::byte*>(data));
-  }
-  [[nodiscard]] DeviceLane* lane() const { return shadow.lane().get(); }
+  [[nodiscard]] DeviceLane* lane() const { return known->of_device.get(); }
+  [[nodiscard]] bool is_direct() const { return known->direct != nullptr; }
 };
 
 // NCCL's three protocols use buffers of different lengths. LL and LL128 are polled by the GPU while

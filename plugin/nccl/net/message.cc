@@ -62,11 +62,11 @@ bool MessageEncoder::carries(const CompiledMask& mask) {
     return true;
   }
   if (!looked_ || defined_digest_ != mask.digest) {
-    definition_ = codec::encode_mask(mask);
+    fits_ = codec::encode_mask(mask, &definition_);
     defined_digest_ = mask.digest;
     looked_ = true;
   }
-  return definition_.has_value();
+  return fits_;
 }
 
 // The mask goes before the first message that needs it.
@@ -83,13 +83,13 @@ void MessageEncoder::define_mask() {
   slot_ = next_slot_;
   codec::FrameHeader header;
   header.kind = codec::FrameKind::mask_definition;
-  header.payload = static_cast<uint32_t>(definition_->size());
+  header.payload = static_cast<uint32_t>(definition_.size());
   header.slot = slot_;
   header.element_size = static_cast<uint8_t>(piece_->element_size);
   header.mask_digest = digest;
   codec::encode(header, room_.first<codec::kFrameBytes>());
-  std::memcpy(room_.data() + codec::kFrameBytes, definition_->data(), definition_->size());
-  size_ = padded(codec::kFrameBytes + definition_->size());
+  std::memcpy(room_.data() + codec::kFrameBytes, definition_.data(), definition_.size());
+  size_ = padded(codec::kFrameBytes + definition_.size());
   limit_ += size_;  // sent once: not this message's to pay for
   defines_ = true;
 }
@@ -159,22 +159,21 @@ codec::FrameHeader MessageEncoder::masked_header(size_t payload) const {
 size_t MessageEncoder::laid_out_size(const MaskedPiece& piece, size_t bytes) {
   size_t size = frames_size(piece, bytes);
   if (!peer_has(*piece.mask) && carries(*piece.mask)) {
-    size += padded(codec::kFrameBytes + definition_->size());
+    size += padded(codec::kFrameBytes + definition_.size());
   }
   return size;
 }
 
-void MessageEncoder::lay_out(const MaskedPiece& piece, size_t bytes, std::span<std::byte> room,
-                             const std::function<void(const PayloadPlace&)>& visit) {
-  begin({}, room, piece);
-  for (; at_ < bytes; at_ += length_) {
-    length_ = piece_at(at_, bytes);
-    const size_t payload =
-        codec::masked_size(*piece.mask, piece.element_size, piece.offset + at_, length_);
-    codec::encode(masked_header(payload), room_.subspan(size_).first<codec::kFrameBytes>());
-    visit({at_, length_, room_.data() + size_ + codec::kFrameBytes});
-    size_ = padded(size_ + codec::kFrameBytes + payload);
-  }
+PayloadPlace MessageEncoder::lay_out_frame(size_t bytes) {
+  const size_t at = at_;
+  length_ = piece_at(at_, bytes);
+  const size_t payload =
+      codec::masked_size(*piece_->mask, piece_->element_size, piece_->offset + at_, length_);
+  codec::encode(masked_header(payload), room_.subspan(size_).first<codec::kFrameBytes>());
+  std::byte* const place = room_.data() + size_ + codec::kFrameBytes;
+  size_ = padded(size_ + codec::kFrameBytes + payload);
+  at_ += length_;
+  return {at, length_, place};
 }
 
 Encoding MessageEncoder::end_frame() {
@@ -242,20 +241,21 @@ bool MessageDecoder::begin_frame() {
     return false;
   }
   const auto payload = in_.subspan(read_ + codec::kFrameBytes, frame_.payload);
-  const auto dst = dst_.subspan(at_);
+  const auto dst = dst_.subspan(at_);  // with a sink, its length counts alone
   read_ = std::min(in_.size(), padded(read_ + bytes));
   length_ = frame_.logical;
   if (length_ > dst.size()) {
     (void)corrupt(strf("it is longer than the receive of %zu bytes", dst_.size()));
     return false;
   }
+  into_ = sink_ != nullptr ? sink_->place() : dst.data();
   const Held& held = masks_[frame_.slot];
   switch (frame_.kind) {
     case codec::FrameKind::stored:
       stored_ = payload;
       break;
     case codec::FrameKind::zero_block:
-      zero_.begin(payload, length_, dst.data(), dst.size());
+      zero_.begin(payload, length_, into_, length_);
       break;
     case codec::FrameKind::masked:
       if (held.mask == nullptr || held.mask->digest != frame_.mask_digest ||
@@ -264,7 +264,7 @@ bool MessageDecoder::begin_frame() {
         return false;
       }
       kind_ = WireKind::masked;
-      masked_.begin(*held.mask, held.element_size, frame_.offset, payload, dst.data(), length_);
+      masked_.begin(*held.mask, held.element_size, frame_.offset, payload, into_, length_);
       break;
     case codec::FrameKind::mask_definition:
       definition_.begin(payload, frame_.mask_digest);
@@ -306,7 +306,7 @@ Decoding MessageDecoder::step_frame(size_t budget) {
       break;
   }
   const size_t n = std::min(budget, stored_.size());
-  std::memcpy(dst_.data() + at_ + length_ - stored_.size(), stored_.data(), n);
+  std::memcpy(into_ + length_ - stored_.size(), stored_.data(), n);
   stored_ = stored_.subspan(n);
   return stored_.empty() ? Decoding::done : Decoding::more;
 }
@@ -321,6 +321,10 @@ Decoding MessageDecoder::step(size_t* budget) {
         return state_ = Decoding::corrupt;
       }
       continue;
+    }
+    if (sink_ != nullptr && !taken_ && length_ > 0 && !sink_->ready()) {
+      *budget = 0;
+      break;
     }
     const size_t asked = *budget;
     const Decoding result = step_frame(asked);

@@ -6,7 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -69,6 +68,7 @@ struct PayloadPlace {
 
 class MessageEncoder {
  public:
+  MessageEncoder() { definition_.reserve(codec::kMaskRoom); }
   // Whether a mask can cross this connection: one that takes too many bytes cannot.
   [[nodiscard]] bool carries(const CompiledMask& mask);
   // Whether the peer has it; if not, the next message that needs it brings it.
@@ -81,8 +81,13 @@ class MessageEncoder {
   // message must not break its mask's promise, and none that brings a mask may be followed by
   // another before it was sent() or given up.
   [[nodiscard]] size_t laid_out_size(const MaskedPiece& piece, size_t bytes);
-  void lay_out(const MaskedPiece& piece, size_t bytes, std::span<std::byte> room,
-               const std::function<void(const PayloadPlace&)>& visit);
+  template <class Visit>  // of a PayloadPlace
+  void lay_out(const MaskedPiece& piece, size_t bytes, std::span<std::byte> room, Visit&& visit) {
+    begin({}, room, piece);
+    while (at_ < bytes) {
+      visit(lay_out_frame(bytes));
+    }
+  }
 
   // src and room stay until the last step; a piece's mask is one that carries() accepted. Without a
   // piece, zero blocks are left out.
@@ -95,6 +100,7 @@ class MessageEncoder {
   void sent();
 
  private:
+  PayloadPlace lay_out_frame(size_t bytes);
   bool begin_frame();
   [[nodiscard]] codec::Encoding step_frame(size_t budget);
   [[nodiscard]] codec::Encoding store(size_t budget);
@@ -120,13 +126,14 @@ class MessageEncoder {
   std::array<bool, codec::kMaxMaskSlots> slot_used_{};
   uint32_t next_slot_ = 0, slot_ = 0;
   bool defines_ = false;  // this message brings its mask
-  // The last mask that carries() looked at: its bytes, none when it is too long.
-  std::optional<std::vector<std::byte>> definition_;
+  // The last mask that carries() looked at: its bytes, unless it is too long.
+  std::vector<std::byte> definition_;
   uint64_t defined_digest_ = 0;
-  bool looked_ = false;
+  bool looked_ = false, fits_ = false;
 };
 
-// Takes frames that the host need not expand itself.
+// Takes frames that the host need not expand itself, and says where it expands the others to: none
+// of the message's own memory is written.
 class FrameSink {
  public:
   struct Frame {
@@ -138,13 +145,15 @@ class FrameSink {
     uint64_t offset;
   };
   virtual ~FrameSink() = default;
-  virtual bool take(const Frame& frame) = 0;            // false: the host is to expand it
-  virtual void expanded(size_t at, size_t length) = 0;  // by the host, to its place in dst
+  virtual bool take(const Frame& frame) = 0;  // false: the host is to expand it
+  virtual std::byte* place() = 0;  // codec::kMaxPiece bytes for that, of one frame at a time
+  virtual bool ready() = 0;        // whether the place may be written now
+  virtual void expanded(size_t at, size_t length) = 0;  // by the host, to the place
 };
 
 class MessageDecoder {
  public:
-  // Writes to the first *logical() bytes of dst, in ascending order, but for what `sink` takes.
+  // Writes to the first *logical() bytes of dst, in ascending order; with a sink, to its place.
   void begin(std::span<const std::byte> in, std::span<std::byte> dst, FrameSink* sink = nullptr);
   [[nodiscard]] codec::Decoding step(size_t* budget);
   [[nodiscard]] size_t logical() const { return at_; }
@@ -162,6 +171,7 @@ class MessageDecoder {
 
   size_t read_ = 0, at_ = 0, length_ = 0;
   FrameSink* sink_ = nullptr;
+  std::byte* into_ = nullptr;  // where the open frame is expanded to
   bool open_ = false, taken_ = false;
   codec::FrameHeader frame_;           // the one that is open
   std::span<const std::byte> stored_;  // what is left of a stored frame

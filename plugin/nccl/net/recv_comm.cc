@@ -25,45 +25,75 @@ int RecvComm::irecv(void* data, size_t bytes, const Memory* memory, bool polled,
   Recv& r = *free;
   r.data = static_cast<std::byte*>(data);
   r.capacity = bytes;
-  r.lane = memory == nullptr ? nullptr : memory->lane();
-  r.polled = polled && r.lane == nullptr;  // nobody polls a shadow
-  r.enqueued = false;
-  if (r.lane != nullptr) {
-    r.target = data;
-    r.data = memory->staged(data);
+  r.lane = memory == nullptr || bytes == 0 ? nullptr : memory->lane();
+  r.direct = r.lane != nullptr && memory->is_direct();
+  r.registered = memory != nullptr;
+  r.known = memory != nullptr ? memory->known : nullptr;
+  r.polled = polled && r.lane == nullptr;  // nobody polls what comes in any order
+  r.expanded = false;
+  if (r.lane != nullptr && !r.direct && bytes > r.lane->most_message()) {
+    r.used = false;
+    return report(too_long_to_stage(bytes, *r.lane));
   }
-  const transport::Io io = connection().irecv(
-      r.data, r.capacity, memory == nullptr ? nullptr : memory->region.get(), &r.ticket, &r);
-  if (io == transport::Io::failed) {
-    return broken_connection();
-  }
-  if (io == transport::Io::again) {
+  if (r.lane != nullptr && !find_room(r)) {
     r.used = false;
     return kSuccess;
   }
-  posted_.push(&r);
-  *request = static_cast<Request*>(&r);
-  return kSuccess;
+  const bool staged = r.lane != nullptr && !r.direct;
+  const transport::Region* const region = memory == nullptr ? nullptr
+                                          : staged          ? r.lane->region()
+                                          : r.direct        ? memory->known->direct.get()
+                                                            : memory->known->region.get();
+  const transport::Io io =
+      connection().irecv(staged ? r.staged : r.data, r.capacity, region, &r.ticket, &r);
+  if (io == transport::Io::done) {
+    posted_.push(&r);
+    *request = static_cast<Request*>(&r);
+    return kSuccess;
+  }
+  free_encoded(r);
+  r.used = false;
+  return io == transport::Io::failed ? broken_connection() : kSuccess;
+}
+
+// For the message, and for its encoded form: it is one or the other. Now, since whoever has a
+// message cannot be told to wait. false: there is no room while others are on their way.
+bool RecvComm::find_room(Recv& r) {
+  const size_t most = std::min({r.capacity, kMostEncoded, r.lane->most_message()});
+  const size_t encoded = r.capacity >= kLeastEncoded ? most + kSideSlack : 0;
+  r.staged_bytes = std::max(r.direct ? 0 : r.capacity, encoded);
+  r.staged = r.staged_bytes > 0 ? r.lane->take(r.staged_bytes) : nullptr;
+  return r.staged != nullptr || r.staged_bytes == 0;
 }
 
 // The encoded form is shorter than the message, but for headers and a mask.
 transport::Aside::Room RecvComm::Recv::room(size_t bytes_wanted) {
+  side_bytes = bytes_wanted;
+  if (lane != nullptr) {
+    return bytes_wanted <= staged_bytes ? Room{staged, lane->region()} : Room{};
+  }
   if (bytes_wanted > std::min(capacity, kMostEncoded) + kSideSlack) {
     return {};
-  }
-  side_bytes = bytes_wanted;
-  std::byte* const pinned = lane != nullptr ? lane->take(bytes_wanted) : nullptr;
-  if (pinned != nullptr) {
-    staged = pinned;
-    return {pinned, lane->region()};
   }
   side = static_cast<RecvComm*>(owner)->buffers_.take(bytes_wanted);
   return {side.memory.get(), side.region.get()};
 }
 
+// NCCL asks before a GPU reads what arrived, where it knows that it may be late. The other ways
+// into device memory were events.
+int RecvComm::flush(const Memory& memory) {
+  if (const int status = usable(); status != kSuccess) {
+    return status;
+  }
+  return !memory.is_direct() || memory.lane()->flush() ? kSuccess : broken(memory.lane()->error());
+}
+
 int RecvComm::pump() {
   if (const int status = usable(); status != kSuccess) {
     return status;
+  }
+  if (posted_.any_of(lost_its_buffer<Recv>) || encoded_.any_of(lost_its_buffer<Recv>)) {
+    return broken(buffer_was_taken());
   }
   if (const int status = arrive(); status != kSuccess) {
     return status;
@@ -75,20 +105,23 @@ int RecvComm::pump() {
   return reap_copies();
 }
 
-// All bytes are in host memory, or their way to the device's is enqueued. Nothing of a receive for
-// device memory is there before its event.
+// All bytes are where they belong, or their way to the device's memory is enqueued: nothing of such
+// a receive is there before its event.
 int RecvComm::finish(Recv& r) {
-  if (r.lane == nullptr || r.bytes == 0) {
+  if (r.lane == nullptr || r.bytes == 0 || (r.direct && !r.expanded)) {
+    if (r.lane != nullptr && r.bytes > 0) {
+      stats().device.direct.message(r.bytes);
+    }
     free_encoded(r);
     r.done = true;
     return kSuccess;
   }
-  const bool good = r.enqueued ? !r.lane->failed() && r.lane->mark(slot_of(r))
-                               : r.lane->start(slot_of(r), r.target, r.data, r.bytes);
+  const bool good = r.expanded ? !r.lane->failed() && r.lane->mark(slot_of(r))
+                               : r.lane->start(slot_of(r), r.data, r.staged, r.bytes);
   if (!good) {
     return broken(r.lane->error());
   }
-  if (!r.enqueued) {
+  if (!r.expanded) {
     stats().device.staged.message(r.bytes);
   }
   copying_.push(&r);
@@ -150,14 +183,15 @@ void RecvComm::begin_decoding(Recv& r) {
     bounce_ = buffers_.take(r.capacity);
     into = bounce_.span().first(r.capacity);
   }
-  r.enqueued = r.staged != nullptr;
-  if (r.enqueued) {
-    unpacking_.begin(*r.lane, static_cast<std::byte*>(r.target), r.data);
+  r.expanded = true;
+  if (r.lane != nullptr) {
+    unpacking_.begin(*r.lane, r.data);
   }
-  decoder_.begin(r.encoded(), into, r.enqueued ? &unpacking_ : nullptr);
+  decoder_.begin(r.encoded(), into, r.lane != nullptr ? &unpacking_ : nullptr);
   decoding_ = true;
 }
 
+// And the room for it.
 void RecvComm::free_encoded(Recv& r) {
   buffers_.give(std::move(r.side));
   if (r.staged != nullptr) {
@@ -191,7 +225,7 @@ int RecvComm::decode(size_t* budget) {
     }
     r.bytes = decoder_.logical();
     stats().received[decoder_.kind()].message(r.bytes, r.side_bytes);
-    if (r.enqueued) {
+    if (r.lane != nullptr) {
       r.plan = unpacking_.release();
       unpacking_.by_kernels() > 0 ? stats().device.unpacked.message(r.bytes)
                                   : stats().device.staged.message(r.bytes);

@@ -20,7 +20,8 @@ SendComm::SendComm(Link link) : NetComm(kTag, std::move(link)) {
 
 SendComm::~SendComm() {
   const Deadline deadline = Deadline::after(kDrainS);
-  while (usable() == kSuccess && !(waiting_.empty() && posted_.empty()) && !deadline.passed()) {
+  while (usable() == kSuccess && !buffer_gone() && !(waiting_.empty() && posted_.empty()) &&
+         !deadline.passed()) {
     (void)pump();
   }
   disconnect();
@@ -41,7 +42,8 @@ int SendComm::isend(void* data, size_t bytes, const Memory* memory, void** reque
   s.origin = s.data;
   s.lane = memory == nullptr || bytes == 0 ? nullptr : memory->lane();
   s.bytes = bytes;
-  s.region = memory == nullptr ? nullptr : memory->region.get();
+  s.registered = memory != nullptr;
+  s.known = memory != nullptr ? memory->known : nullptr;
   s.protocol = is_looked_at(bytes)
                    ? protocol_of(thread_hint(&context()), memory, context().settings->fifo)
                    : Protocol::unknown;
@@ -49,9 +51,10 @@ int SendComm::isend(void* data, size_t bytes, const Memory* memory, void** reque
   s.kind = WireKind::raw;
   s.encoded = {};
   s.piece.reset();
-  if (s.lane != nullptr) {
-    s.data = memory->staged(data);
-    s.direct = memory->direct.get();
+  s.direct = s.lane != nullptr && memory->is_direct();
+  if (s.lane != nullptr && !s.direct && bytes > s.lane->most_message()) {
+    s.used = false;
+    return report(too_long_to_stage(bytes, *s.lane));
   }
   waiting_.push(&s);
   *request = static_cast<Request*>(&s);
@@ -68,6 +71,9 @@ int SendComm::pump() {
 int SendComm::advance() {
   if (const int status = usable(); status != kSuccess) {
     return status;
+  }
+  if (buffer_gone()) {
+    return broken(buffer_was_taken());
   }
   if (!waiting_.empty() && waiting_.front()->lane != nullptr) {
     start_on_device();
@@ -94,9 +100,19 @@ int SendComm::advance() {
   return kSuccess;
 }
 
+bool SendComm::buffer_gone() const { return waiting_.any_of(lost_its_buffer<Send>); }
+
 transport::Io SendComm::post(Send& s) {
   if (s.encoded.empty()) {
-    return connection().isend(s.data, s.bytes, s.region, &s.ticket);
+    const auto known = s.known.lock();  // taken on another thread, its region stays for the call
+    if (s.registered && known == nullptr && s.staged == nullptr) {
+      return transport::Io::again;  // pump() sees it
+    }
+    const transport::Region* const region = s.staged != nullptr ? s.lane->region()
+                                            : known == nullptr  ? nullptr
+                                            : s.direct          ? known->direct.get()
+                                                                : known->region.get();
+    return connection().isend(s.data, s.bytes, region, &s.ticket);
   }
   const transport::Region* const region =
       s.staged != nullptr ? s.lane->region() : s.side.region.get();
@@ -150,9 +166,6 @@ bool SendComm::prepare(Send& s, size_t* budget) {
   if (s.stage == Stage::copying && !arrived_from_device(s)) {
     return false;
   }
-  if (s.stage == Stage::copied) {
-    begin_encoding(s);
-  }
   if (s.stage == Stage::encoding) {
     return encode(s, budget);
   }
@@ -166,19 +179,25 @@ bool SendComm::is_looked_at(size_t bytes) const {
 
 // Raw is `ready`; a message that waits for a side buffer stays `undecided`.
 void SendComm::decide(Send& s) {
-  const NetMode mode = context().settings->config.net_mode;
-  const bool looked_at = is_looked_at(s.bytes) && s.protocol != Protocol::polled;
+  const Settings& settings = *context().settings;
+  const NetMode mode = settings.config.net_mode;
+  // From host memory to another node's device memory, too.
+  const size_t most = s.lane == nullptr && settings.config.staged_gpu
+                          ? most_staged_message(settings.fifo.simple)
+                          : kMostEncoded;
+  const bool looked_at = is_looked_at(s.bytes) && s.protocol != Protocol::polled && s.bytes <= most;
   if (looked_at && s.lane == nullptr && encoded_in_flight_ >= kMostEncodedInFlight) {
     return;
   }
   if (looked_at) {
     find_mask(s);
   }
-  if (!looked_at || (!s.piece && mode != NetMode::compact && !backoff_.look())) {
-    s.lane != nullptr ? copy_from_device(s, true) : send_raw(s);
-    return;
+  const bool may_pay = looked_at && (s.piece || mode == NetMode::compact || backoff_.look());
+  if (s.lane != nullptr) {
+    decide_on_device(s, may_pay);
+  } else {
+    may_pay ? begin_encoding(s) : send_raw(s);
   }
-  s.lane != nullptr ? decide_on_device(s) : begin_encoding(s);
 }
 
 void SendComm::find_mask(Send& s) {
@@ -191,6 +210,10 @@ void SendComm::find_mask(Send& s) {
     return;
   }
   s.piece = MaskedPiece{hit.version->mask, hit.element_bytes, hit.byte_offset};
+  if (s.lane != nullptr && !find_plan(s)) {
+    s.piece.reset();
+    return;
+  }
   if (!pays_masked(*s.piece, s.bytes) || !encoder_.carries(*s.piece->mask)) {
     s.piece.reset();
     return;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for encoded messages on their way out or in, registered with the connection's transport.
-// Buffers are used again, so that a running connection allocates and registers nothing.
+// Memory for encoded messages of host memory on their way out or in, registered with the
+// connection's transport. Buffers are used again, so that a running connection allocates and
+// registers nothing.
 #pragma once
 #include <algorithm>
 #include <cstddef>

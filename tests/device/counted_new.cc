@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file of its own: where the compiler sees both, it calls malloc behind operator new a mismatch.
+#include <cstdlib>
+#include <new>
+
+#include "tests/device/allocated.h"
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+void* operator new(size_t bytes) {
+  prunex::test::count_one_allocation();
+  if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) {
+    return p;
+  }
+  std::abort();
+}
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, size_t) noexcept { std::free(p); }
+#endif
