@@ -114,6 +114,7 @@ TEST_F(CudaDeviceIndex, positions_runs_and_plans_of_byte_masks) {
 
 // All of a buffer, there and back.
 void expect_packs(const Layout& layout, const cuda::Plan* plan) {
+  const cuda::Table& table = *cuda_library().table;
   std::vector<uint32_t> values(layout.count), want(layout.kept + 1), back(layout.count, 1);
   std::iota(values.begin(), values.end(), 1u);
   const Slice all{0, layout.kept, 0, layout.count};
@@ -125,15 +126,15 @@ void expect_packs(const Layout& layout, const cuda::Plan* plan) {
   move.plan = plan;
   move.type = DType::u32;
   move.range = {0, layout.count, 0};
-  move.last_tile = static_cast<uint32_t>(table().plan_tiles(plan));
+  move.last_tile = static_cast<uint32_t>(table.plan_tiles(plan));
   move.from = from.data();
   move.to = to.data();
-  ASSERT_EQ(table().pack(&move), cudaSuccess);
+  ASSERT_EQ(table.pack(&move), cudaSuccess);
   EXPECT_EQ(to.get_as<uint32_t>(), want);
   from.fill(0xa5);
   move.from = to.data();
   move.to = from.data();
-  ASSERT_EQ(table().unpack(&move), cudaSuccess);
+  ASSERT_EQ(table.unpack(&move), cudaSuccess);
   EXPECT_EQ(from.get_as<uint32_t>(), back);
 }
 
