@@ -11,11 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
+from torch.nn.utils import prune  # noqa: E402
 
 import prunex  # noqa: E402
 from models import FILTERS, batch, cnn, masked, train  # noqa: E402
 from prunex import MaskSpec  # noqa: E402
-from prunex.torch import MaskedParameters  # noqa: E402
+from prunex.torch import MaskedParameters, PrunexState, prunex_hook  # noqa: E402
 from worlds import free_port  # noqa: E402
 
 
@@ -94,6 +95,44 @@ def test_masked_parameters_pickle():
     assert again.specs() == masks.specs() and again.density() == masks.density() < 0.6
     with pytest.raises(ValueError, match="2.weight|0.weight"):
         pickle.loads(pickle.dumps(masks)).bind(nn.Linear(2, 2))
+
+
+def test_names_and_masks_of_the_wrong_kind_are_told_what_is_wanted():
+    model = cnn()
+    masks, spec = MaskedParameters(model), MaskSpec.dims({0: FILTERS})
+    for name, told in (
+        ("module.2.weight", "use '2.weight'"),
+        ("module._orig_mod.2.weight", "use '2.weight'"),
+        ("conv.weight", "the first ones are: 0.weight"),
+        (model[2].weight, "^a mask is set by name, not by Parameter: use '2.weight'$"),
+        (torch.ones(3), "model.named_parameters"),
+    ):
+        for value in (spec, None):
+            with pytest.raises(ValueError, match=told):
+                masks.set(name, value)
+    for wrong in (torch.ones(24, 13, 3, 3, dtype=torch.bool), {0: FILTERS}, FILTERS):
+        with pytest.raises(ValueError, match="mask of '2.weight' is a .*MaskSpec.infer"):
+            masks.set("2.weight", wrong)
+    prune.ln_structured(model[2], "weight", amount=0.5, n=2, dim=0)
+    with pytest.raises(ValueError, match="use '2.weight_orig': it is pruned"):
+        MaskedParameters(model).set("2.weight", spec)
+    for source in (model[2].weight_orig, model.parameters(), [("a", 3)], ["2.weight"], [(1, 2)]):
+        with pytest.raises(ValueError, match="named_parameters"):
+            MaskedParameters(source)
+    assert len(masks) == 0 and len(list(MaskedParameters(model.named_parameters()))) == 8
+
+
+def test_hook_states_of_the_wrong_kind_are_told_what_is_wanted():
+    """Where they are made or first used, not as an attribute that some object lacks."""
+    masks = MaskedParameters(cnn())
+    with pytest.raises(ValueError, match=r"MaskedParameters.*PrunexState\(masks=...\)"):
+        PrunexState(masks)
+    for wrong in ({"2.weight": MaskSpec.dims({0: FILTERS})}, [masks]):
+        with pytest.raises(ValueError, match=r"wanted a MaskedParameters: .*set_all"):
+            PrunexState(masks=wrong)
+    for wrong in (None, masks):
+        with pytest.raises(ValueError, match=r"register_comm_hook\(PrunexState"):
+            prunex_hook(wrong, None)
 
 
 class Dep:

@@ -29,7 +29,7 @@ from torch import nn
 
 from prunex.torch.groups import Family
 from prunex.torch.hsadmm_checkpoint import load_state, save_state
-from prunex.torch.hsadmm_exchange import Exchange
+from prunex.torch.hsadmm_exchange import Exchange, default_comm
 from prunex.torch.hsadmm_round import Options, RoundReport, run_round
 from prunex.torch.hsadmm_state import DecayPull, State, add_proximal, copy_all
 from prunex.torch.projection import keep_vectors, specs
@@ -42,6 +42,7 @@ class HSADMM:
     """Wraps a torch optimizer that holds the model's parameters.
 
     model: the plain module, not wrapped in DDP: local steps must not average gradients.
+    comm: None: made from torch.distributed's default group; without one it trains alone.
     families: from find_groups or manual_family; none: no pruning, plain hierarchical ADMM.
     density: share of groups kept, as a number (cubic ramp to it over rounds 2 to 8) or a schedule;
     its time is the round, or the epoch once set_epoch has been called.
@@ -102,7 +103,9 @@ class HSADMM:
         if balance not in ("global", "layer", None):
             raise ValueError(f"balance is {balance!r}; known: global, layer, None")
         self.model, self.optimizer, self.masked = model, optimizer, masked
-        self.exchange = exchange if exchange is not None else Exchange(comm)
+        if exchange is None:
+            exchange = Exchange(default_comm() if comm is None else comm)
+        self.exchange = exchange
         self.schedule = as_schedule(density)
         self.local_steps, self.pull_every = int(local_steps), int(pull_every)
         self.freeze_after, self.freeze_round = int(freeze_after), freeze_round

@@ -33,7 +33,30 @@ def plain_model(model: nn.Module) -> nn.Module:
 def _named(source: Union[nn.Module, Mapping[str, torch.Tensor], Named]) -> Dict[str, torch.Tensor]:
     if isinstance(source, nn.Module):
         return dict(plain_model(source).named_parameters())
-    return dict(source.items() if isinstance(source, Mapping) else source)
+    wanted = "wanted a module, {name: parameter} or pairs, as model.named_parameters() gives them"
+    if torch.is_tensor(source):
+        raise InvalidArgument(f"MaskedParameters of a {type(source).__name__}: {wanted}")
+    pairs = list(source.items() if isinstance(source, Mapping) else source)
+    for pair in pairs:
+        fits = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)
+        if not fits or not torch.is_tensor(pair[1]):
+            raise InvalidArgument(f"MaskedParameters of a list of {type(pair).__name__}: {wanted}")
+    return dict(pairs)
+
+
+def _unknown(name: str, params: Mapping[str, torch.Tensor]) -> InvalidArgument:
+    """The error for a name that no parameter has, with what may have been meant."""
+    if not isinstance(name, str):
+        own = next((known for known, p in params.items() if p is name), None)
+        meant = "its name in model.named_parameters()" if own is None else repr(own)
+        return InvalidArgument(f"a mask is set by name, not by {type(name).__name__}: use {meant}")
+    plain = name.replace("_orig_mod.", "")
+    plain = plain[len("module.") :] if plain.startswith("module.") else plain
+    for meant, why in ((plain, "without wrappers' prefixes"), (name + "_orig", "it is pruned")):
+        if meant in params:
+            return InvalidArgument(f"there is no parameter {name!r}; use {meant!r}: {why}")
+    known = ", ".join(list(params)[:8])
+    return InvalidArgument(f"there is no parameter {name!r}; the first ones are: {known}")
 
 
 class MaskedParameters:
@@ -75,10 +98,14 @@ class MaskedParameters:
 
     @staticmethod
     def _check(name: str, spec: MaskSpec, params: Mapping[str, torch.Tensor]) -> None:
-        parameter = params.get(name)
+        parameter = params.get(name) if isinstance(name, str) else None
         if parameter is None:
-            known = ", ".join(list(params)[:8])
-            raise InvalidArgument(f"there is no parameter {name!r}; the first ones are: {known}")
+            raise _unknown(name, params)
+        if not isinstance(spec, MaskSpec):
+            raise InvalidArgument(
+                f"mask of {name!r} is a {type(spec).__name__}; wanted a prunex.MaskSpec, such as "
+                "MaskSpec.infer(array of booleans)"
+            )
         if type(parameter).__name__ == "DTensor" or hasattr(parameter, "_local_tensor"):
             raise InvalidArgument(
                 f"{name!r} is a DTensor (FSDP): masks of sharded parameters are not supported; use "
@@ -100,8 +127,8 @@ class MaskedParameters:
         for name, spec in specs.items():
             if spec is not None:
                 self._check(name, spec, self._params)
-            elif name not in self._params:
-                raise InvalidArgument(f"there is no parameter {name!r}")
+            elif not isinstance(name, str) or name not in self._params:
+                raise _unknown(name, self._params)
         for name, spec in specs.items():
             if spec is None:
                 self._specs.pop(name, None)
