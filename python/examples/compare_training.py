@@ -23,8 +23,8 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 METHODS = "dense,dense-prunex,topk,topk-0.01,powersgd-1,powersgd-4,powersgd-16,prunex"
 # The node's own part of the rendezvous is in its environment (scripts/netlab.sh).
 NODE = (
-    'exec "$0" -m torch.distributed.run --nnodes "$NNODES" --node-rank "$NODE_RANK" '
-    '--nproc-per-node "$RANKS_PER_NODE" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" "$@"'
+    'exec "$0" -m torch.distributed.run --nnodes "$NNODES" --node_rank "$NODE_RANK" '
+    '--nproc_per_node "$RANKS_PER_NODE" --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" "$@"'
 )
 
 

@@ -79,8 +79,8 @@ def test_ddp_program(tmp_path):
     port, checkpoint, nodes = str(free_port()), tmp_path / "state.pt", []
     for node in range(2):
         command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
-        command += ["--node-rank", str(node), "--nproc-per-node", "2"]
-        command += ["--master-addr", "127.0.0.1", "--master-port", port]
+        command += ["--node_rank", str(node), "--nproc_per_node", "2"]
+        command += ["--master_addr", "127.0.0.1", "--master_port", port]
         command += [str(EXAMPLES / "ddp_hook.py"), "--checkpoint", str(checkpoint)]
         nodes.append(
             subprocess.Popen(

@@ -15,7 +15,7 @@ from torch.nn.utils import prune  # noqa: E402
 
 import prunex  # noqa: E402
 from models import FILTERS, batch, cnn, masked, train  # noqa: E402
-from prunex import MaskSpec  # noqa: E402
+from prunex import MaskSpec, Unsupported  # noqa: E402
 from prunex.torch import MaskedParameters, PrunexState, prunex_hook  # noqa: E402
 from worlds import free_port  # noqa: E402
 
@@ -61,6 +61,17 @@ def test_R21_momentum_revives_without_the_optimizer():
     assert masks.revived()
 
 
+def test_optimizers_only():
+    model = cnn()
+    masks = masked(model)
+    for use in (masks.hold, masks.apply_mask):
+        with pytest.raises(ValueError, match="Sequential is not an optimizer"):
+            use(model)
+    if not hasattr(torch.optim.Optimizer, "register_step_post_hook"):
+        with pytest.raises(Unsupported, match=r"call masks.apply_mask\(optimizer\) after"):
+            masks.hold(torch.optim.SGD(model.parameters(), 0.1))
+
+
 @pytest.mark.skipif(
     not hasattr(torch.optim.Optimizer, "register_step_post_hook"), reason="torch before 2.0"
 )
@@ -93,6 +104,16 @@ def test_masked_parameters_pickle():
     masks = masked(model)
     again = pickle.loads(pickle.dumps(masks)).bind(copy.deepcopy(model))
     assert again.specs() == masks.specs() and again.density() == masks.density() < 0.6
+    loose = pickle.loads(pickle.dumps(masks))
+    for use in (
+        loose.density,
+        loose.apply_mask,
+        loose.revived,
+        lambda: loose.parameter("2.weight"),
+        lambda: loose.set("2.weight", masks.spec("2.weight")),
+    ):
+        with pytest.raises(ValueError, match=r"have no model: call bind\(model\)"):
+            use()
     with pytest.raises(ValueError, match="2.weight|0.weight"):
         pickle.loads(pickle.dumps(masks)).bind(nn.Linear(2, 2))
 
@@ -180,8 +201,22 @@ def test_from_groups():
     assert masks.spec("2.weight") == MaskSpec.dims({0: keep}, "project")
     assert masks.spec("3.weight") == MaskSpec.dims({0: keep, 1: np.arange(5) > 0}, "project")
     assert masks.spec("5.weight") == MaskSpec.dims({1: np.arange(5) > 0}, "project")
-    with pytest.raises(ValueError, match="outside"):
-        masks.from_groups(model, [[("0", "out", [8])]])
+    before = masks.specs()
+    for groups, told in (
+        ([[("0", "out", [8])]], "0.weight: index 8 is outside dimension 0 of size 8"),
+        ([[("0", "out", torch.tensor([1, -1]))]], "index -1 is outside"),
+        ([[("0", "out", [True] * 8)]], "not bool; .*flatnonzero"),
+        ([[("0", "out", torch.ones(8, dtype=torch.bool))]], "not bool; .*flatnonzero"),
+        ([[("0", "out", [0.5])]], "not float64"),
+        ([[("conv1", "out", [0])]], "no module 'conv1'; the first ones are: 0, 1"),
+        ([("0", "out", [0])], "groups are lists of such items"),
+        ([[("0", "filters", [0])]], "'out' or 'in'"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            masks.from_groups(model, groups)
+    assert masks.specs() == before
+    masks.from_groups(model, [[("5", "in", torch.tensor([4]))], [("5", "in", np.array([3]))]])
+    assert masks.spec("5.weight") == MaskSpec.dims({1: np.arange(5) < 3}, "project")
 
 
 @pytest.mark.parametrize(

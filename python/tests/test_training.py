@@ -35,8 +35,8 @@ def train(folder: Path) -> dict:
         for name in ("NETLAB_MODE", "RANK", "WORLD_SIZE", "PRUNEX_ROOT", "PYTHONPATH"):
             environment.pop(name, None)
         command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
-        command += ["--node-rank", str(node), "--nproc-per-node", "2"]
-        command += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
+        command += ["--node_rank", str(node), "--nproc_per_node", "2"]
+        command += ["--master_addr", "127.0.0.1", "--master_port", str(port)]
         command += [str(EXAMPLES / "train_cnn.py"), "--methods", ",".join(METHODS)]
         command += ["--json", str(out), "--timeout", "60", *OPTIONS]
         with open(folder / f"node{node}.log", "wb") as log:

@@ -10,13 +10,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, Unsupported
 from ..masks import MaskSpec
 
 __all__ = ["MaskedParameters"]
 
 _log = logging.getLogger("prunex.torch")
 Named = Iterable[Tuple[str, torch.Tensor]]
+
+
+_UNBOUND = "these masks were loaded and have no model: call bind(model) or state.attach(model) first"
 
 
 def plain_model(model: nn.Module) -> nn.Module:
@@ -55,6 +58,8 @@ def _unknown(name: str, params: Mapping[str, torch.Tensor]) -> InvalidArgument:
     for meant, why in ((plain, "without wrappers' prefixes"), (name + "_orig", "it is pruned")):
         if meant in params:
             return InvalidArgument(f"there is no parameter {name!r}; use {meant!r}: {why}")
+    if not params:
+        return InvalidArgument(f"{name!r} has no parameter: {_UNBOUND}")
     known = ", ".join(list(params)[:8])
     return InvalidArgument(f"there is no parameter {name!r}; the first ones are: {known}")
 
@@ -154,6 +159,8 @@ class MaskedParameters:
 
     def parameter(self, name: str) -> torch.Tensor:
         """A parameter of the model."""
+        if name not in self._params:
+            raise _unknown(name, self._params)
         return self._params[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -166,14 +173,14 @@ class MaskedParameters:
         """Kept elements over all elements of all parameters, masked or not."""
         total = sum(p.numel() for p in self._params.values())
         dropped = sum(
-            self._params[name].numel() - spec.kept(tuple(self._params[name].shape))
+            self.parameter(name).numel() - spec.kept(tuple(self._params[name].shape))
             for name, spec in self._specs.items()
         )
         return 1.0 - dropped / total if total else 1.0
 
     def _dropped(self, name: str) -> Optional[torch.Tensor]:
         """True where the parameter drops, on its device; None: nowhere."""
-        spec, parameter = self._specs[name], self._params[name]
+        spec, parameter = self._specs[name], self.parameter(name)
         keep = spec.to_array(tuple(parameter.shape))
         if keep.all():
             return None
@@ -186,6 +193,8 @@ class MaskedParameters:
         Without the optimizer, momentum and Adam's averages revive pruned weights at the next steps,
         though their gradients are zero; with it, weight decay and momentum leave them at zero.
         """
+        if optimizer is not None and not hasattr(optimizer, "state"):
+            raise InvalidArgument(f"a {type(optimizer).__name__} is not an optimizer")
         for name in self._specs:
             dropped = self._dropped(name)
             if dropped is None:
@@ -203,6 +212,13 @@ class MaskedParameters:
 
         Needs an optimizer with register_step_post_hook (torch 2.0 and later).
         """
+        if not hasattr(optimizer, "register_step_post_hook"):
+            if not hasattr(optimizer, "state"):
+                raise InvalidArgument(f"a {type(optimizer).__name__} is not an optimizer")
+            raise Unsupported(
+                f"optimizers of torch {torch.__version__} have no hooks after a step (2.0 has): call "
+                "masks.apply_mask(optimizer) after optimizer.step()"
+            )
         return optimizer.register_step_post_hook(lambda *_: self.apply_mask(optimizer))
 
     def revived(self) -> List[str]:
