@@ -19,7 +19,10 @@ _log = logging.getLogger("prunex.torch")
 Named = Iterable[Tuple[str, torch.Tensor]]
 
 
-_UNBOUND = "these masks were loaded and have no model: call bind(model) or state.attach(model) first"
+_UNBOUND = (
+    "these masks were loaded or copied, and have no model: call bind(model) or state.attach(model) "
+    "first"
+)
 
 
 def plain_model(model: nn.Module) -> nn.Module:
