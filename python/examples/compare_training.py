@@ -16,6 +16,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from typing import Any, Dict, List
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -23,9 +24,12 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 METHODS = "dense,dense-prunex,topk,topk-0.01,powersgd-1,powersgd-4,powersgd-16,prunex"
 # The node's own part of the rendezvous is in its environment (scripts/netlab.sh).
 NODE = (
-    'exec "$0" -m torch.distributed.run --nnodes "$NNODES" --node-rank "$NODE_RANK" '
-    '--nproc-per-node "$RANKS_PER_NODE" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" "$@"'
+    'exec "$0" -m torch.distributed.run --nnodes "$NNODES" --node_rank "$NODE_RANK" '
+    '--nproc_per_node "$RANKS_PER_NODE" --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" '
+    '$TORCHRUN_OPTIONS "$@"'
 )
+# torchrun before 2.0 fails on Python 3.11 where no rank's output is sent elsewhere; there is no rank 9.
+OLD_TORCHRUN = "-r 9:3 -t 9:3"
 
 
 def arguments() -> argparse.Namespace:
@@ -71,6 +75,7 @@ def one(options: argparse.Namespace, rate: str, seed: int, path: str) -> Dict[st
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "RANKS_PER_NODE": str(options.ranks_per_node),
+        "TORCHRUN_OPTIONS": OLD_TORCHRUN if metadata.version("torch").startswith("1.") else "",
         # Without names for addresses torch warns at every connection.
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
     }

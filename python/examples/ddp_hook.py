@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PruneX in an ordinary DistributedDataParallel program: train, prune, fine-tune with fewer bytes.
 
-    torchrun --nproc-per-node 4 ddp_hook.py
+    torchrun --nproc_per_node 4 ddp_hook.py
 
 runs it on one node, where nothing crosses a network; on several nodes start torchrun on each as
 usual, or emulate them on one machine with scripts/netlab.sh. The three lines are marked.

@@ -3,8 +3,8 @@
 
 Under plain torchrun, one per node; compare_training.py does that on an emulated cluster:
 
-    torchrun --nnodes 2 --node-rank $NODE_RANK --nproc-per-node 2 --master-addr $MASTER_ADDR \\
-        --master-port $MASTER_PORT train_cnn.py --methods dense,prunex --seconds 30 --json out.json
+    torchrun --nnodes 2 --node_rank $NODE_RANK --nproc_per_node 2 --master_addr $MASTER_ADDR \\
+        --master_port $MASTER_PORT train_cnn.py --methods dense,prunex --seconds 30 --json out.json
 
 Each method starts from the same parameters and reads the same images. With --seconds each has the
 same time, tests not counted; with --iterations the same number of minibatches. The JSON document is

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from models import cnn, ddp, state_of, train  # noqa: E402
+import prunex.torch  # noqa: E402
 from prunex import MaskSpec  # noqa: E402
 from prunex._library import library  # noqa: E402
 from prunex.torch import MaskedParameters  # noqa: E402
@@ -57,6 +58,10 @@ def reductions(rank, size):
         dist.all_reduce(torch.ones(3, dtype=torch.int32), op=dist.ReduceOp.BXOR)
     with pytest.raises(Exception, match="dtype"):
         dist.all_reduce(torch.ones(3, dtype=torch.int16))
+    with pytest.raises(ValueError, match="^all_gather of 7 elements .* 4 ranks into 5"):
+        group.all_gather_single(torch.ones(5), torch.ones(7))
+    with pytest.raises(ValueError, match="masks is a dict; wanted a MaskedParameters"):
+        prunex.torch.backend.use_masks({})
     assert group.comm.stats().calls >= 5
     dist.destroy_process_group()
 
@@ -102,6 +107,34 @@ def test_moves():
     run_ranks(moves)
 
 
+def refused(rank, size):
+    """Named, with what to do, on the ranks that call it; nothing is sent."""
+    init(rank, size)
+    one, all_of_them = torch.ones(size), list(torch.ones(size, size))
+    at_root = all_of_them if rank == 0 else None
+    for name, call in (
+        ("reduce", lambda: dist.reduce(one, 0)),
+        ("gather", lambda: dist.gather(one, at_root, 0)),
+        ("scatter", lambda: dist.scatter(one, at_root, 0)),
+        ("all_to_all", lambda: dist.all_to_all(list(torch.ones(size, size)), all_of_them)),
+        ("all_to_all_single", lambda: dist.all_to_all_single(torch.ones(size), one)),
+        ("recv from any source", lambda: dist.recv(one)),
+    ):
+        with pytest.raises(Exception, match=rf"prunex backend has no {name} of CPU .*'gloo'"):
+            call()
+    with pytest.raises(Exception, match="ReduceOp BAND is not"):
+        dist.all_reduce(torch.ones(3, dtype=torch.int32), op=dist.ReduceOp.BAND)
+    dist.all_reduce(one)
+    assert (one == size).all()
+    group = dist.new_group(list(range(size)), backend="gloo")
+    dist.reduce(one, 0, group=group)
+    assert rank != 0 or (one == size * size).all()
+
+
+def test_calls_it_lacks_are_named():
+    run_ranks(refused, nodes=(0, 1))
+
+
 def point(rank, size):
     init(rank, size)
     x = torch.full((100,), float(rank))
@@ -119,6 +152,8 @@ def point(rank, size):
     dist.send(x + 1, peer, tag=5)
     later.wait()
     assert (received == (rank - 1) % size + 1).all()
+    dist.barrier()  # nobody leaves while others wait: these processes end without a goodbye
+    dist.destroy_process_group()
 
 
 @needs_point

@@ -93,7 +93,7 @@ def test_other_calls_say_that_they_take_host_memory():
 
 
 @pytest.mark.parametrize("contract", ["project", "lossless", "sampled"])
-def test_hook_reduces_on_a_stream_beside_the_backward(contract):
+def test_F10_hook_reduces_on_a_stream_beside_the_backward(contract):
     def body(rank):
         module = model()
         state = state_of(rank, masks_of(module, contract))
@@ -120,7 +120,7 @@ def test_hook_reduces_on_a_stream_beside_the_backward(contract):
         ], log
 
 
-def test_hook_does_not_run_ahead_of_the_backward():
+def test_F10_hook_does_not_run_ahead_of_the_backward():
     def body(rank):
         module = model()
         state = state_of(rank, masks_of(module, "project"))

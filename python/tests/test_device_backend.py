@@ -113,6 +113,12 @@ class Nccl:
 
         return Work()
 
+    def reduce(self, tensors, opts=None):
+        self.log.append(("nccl", "reduce"))
+
+    def alltoall(self, outputs, inputs, opts=None):
+        self.log.append(("nccl", "alltoall"))
+
 
 def test_backend_leaves_to_nccl_what_the_library_does_not_take():
     store = dist.HashStore()
@@ -123,8 +129,10 @@ def test_backend_leaves_to_nccl_what_the_library_does_not_take():
         group.allreduce([on_device(torch.ones(4, dtype=torch.int16))], options(dist.ReduceOp.SUM))
         group.allreduce([on_device(torch.ones(4, 3)).t()], options(dist.ReduceOp.SUM))
         group.allreduce([on_device(torch.ones(4, dtype=torch.int32))], options(dist.ReduceOp.BXOR))
+        group.reduce([on_device(torch.ones(4))])
+        group.alltoall([on_device(torch.ones(4))], [on_device(torch.ones(4))])
         assert [entry[1] for entry in rank.cuda.log if entry[0] == "nccl"] == [
-            torch.int16, torch.float32, torch.int32,
+            torch.int16, torch.float32, torch.int32, "reduce", "alltoall",
         ]  # fmt: skip
         assert group.comm.stats().calls == 0, "nothing had to be agreed on"
         group.shutdown()

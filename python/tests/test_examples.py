@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from worlds import free_port
+from worlds import free_port, torchrun
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = ROOT / "python" / "examples"
@@ -76,11 +76,9 @@ def test_program_without_torch():
 
 def test_ddp_program(tmp_path):
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    port, checkpoint, nodes = str(free_port()), tmp_path / "state.pt", []
+    port, checkpoint, nodes = free_port(), tmp_path / "state.pt", []
     for node in range(2):
-        command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
-        command += ["--node-rank", str(node), "--nproc-per-node", "2"]
-        command += ["--master-addr", "127.0.0.1", "--master-port", port]
+        command = torchrun(node, 2, 2, port)
         command += [str(EXAMPLES / "ddp_hook.py"), "--checkpoint", str(checkpoint)]
         nodes.append(
             subprocess.Popen(

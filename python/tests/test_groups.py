@@ -101,8 +101,23 @@ def test_grouped_convolution_stays_balanced():
     assert families["g"].groups == 6
 
 
+SDPA = pytest.mark.parametrize(
+    "sdpa",
+    [
+        False,
+        pytest.param(
+            True,
+            marks=pytest.mark.skipif(
+                not hasattr(F, "scaled_dot_product_attention"),
+                reason="this torch has no scaled_dot_product_attention",
+            ),
+        ),
+    ],
+)
+
+
 @pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("sdpa", [False, True])
+@SDPA
 def test_attention_out_of_linear_layers(fused, sdpa):
     model = Attention(fused=fused, sdpa=sdpa)
     families = find_groups(model, torch.randn(2, 5, 16))
@@ -143,7 +158,7 @@ def zeroed(model, family, keep):
     return out
 
 
-@pytest.mark.parametrize("sdpa", [False, True])
+@SDPA
 def test_a_dropped_head_is_gone(sdpa):
     """Zeroing a head's group leaves the other heads' part of the output as it was."""
     model, x = Attention(sdpa=sdpa).eval(), torch.randn(2, 5, 16)

@@ -110,6 +110,47 @@ def test_R9_R19_unused_parameters_differ_between_ranks():
     run_ranks(unused, nodes=(0, 1))
 
 
+def never_used(rank, size):
+    """R19: a parameter and an output that no loss ever uses, under static_graph."""
+    comm = init_gloo(rank, size)
+    plain, ours = ddp(Branches(), static_graph=True), ddp(Branches(), static_graph=True)
+    masks = MaskedParameters(ours)
+    for name in ("a.weight", "b.weight"):
+        masks.set(name, MaskSpec.dims({0: np.arange(15) < 9}, "project"))
+    ours.register_comm_hook(PrunexState(comm, masks), prunex_hook)
+    for step in range(4):
+        x = torch.randn(5, 9, generator=torch.Generator().manual_seed(step * 7 + rank))
+        for model in (plain, ours):
+            model.zero_grad()
+            model(x, True)[:, :2].square().mean().backward()
+        assert_masked(gradients(ours), gradients(plain), masks)
+
+
+def test_R19_static_graph_with_unused_parameters():
+    run_ranks(never_used, nodes=(0, 1))
+
+
+def uneven(rank, size):
+    """Ranks that have run out of inputs stand in with zeros until all have."""
+    from torch.distributed.algorithms.join import Join
+
+    comm = init_gloo(rank, size)
+    plain, ours = ddp(cnn()), ddp(cnn())
+    masks = masked(ours)
+    ours.register_comm_hook(PrunexState(comm, masks), prunex_hook)
+    for model in (plain, ours):
+        with Join([model]):
+            for step in range(2 + rank):
+                model.zero_grad()
+                model(batch(rank, step)).square().mean().backward()
+    assert_masked(gradients(ours), gradients(plain), masks)
+    assert comm.stats().mismatches == 0
+
+
+def test_join_of_uneven_inputs():
+    run_ranks(uneven, nodes=(0, 1))
+
+
 def lossless_in_graph(rank, size):
     comm = init_gloo(rank, size)
 
@@ -260,13 +301,15 @@ def test_R16_R17_compression(name):
 
 
 def clipped(rank, size):
-    """R26: the norm of reduced gradients is that of plain DDP, and equal on all ranks."""
+    """R26: the norm of accumulated, reduced gradients is that of plain DDP, and equal on all ranks."""
     comm = init_gloo(rank, size)
     plain, ours = ddp(cnn()), ddp(cnn())
     masks = MaskedParameters(ours)
     ours.register_comm_hook(PrunexState(comm, masks), prunex_hook)
     norms = []
     for model in (plain, ours):
+        with model.no_sync():
+            model(batch(rank, 1)).square().mean().backward()
         model(batch(rank, 0)).square().mean().backward()
         norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.1)))
     assert abs(norms[0] - norms[1]) <= 1e-5 * norms[0]

@@ -16,6 +16,7 @@ from prunex.torch import (  # noqa: E402
     PrunexState,
     find_groups,
     prunex_hook,
+    shrink,
 )
 from prunex.torch.hsadmm import FINETUNE  # noqa: E402
 from worlds import init_gloo, run_ranks  # noqa: E402
@@ -65,6 +66,31 @@ def tuned(rank, size, by_ddp):
         assert masks.density() < 0.8 and not masks.revived()
         assert after.calls_compact > before.calls_compact and after.violations == before.violations
     return weights(admm)
+
+
+def of_the_default_group(rank, size):
+    """Nothing but the model is given: neither a communicator nor a model without wrapper."""
+    init_gloo(rank, size).close()
+    torch.manual_seed(rank)
+    model = Flat()
+    wrapped = DistributedDataParallel(Flat())
+    families = find_groups(wrapped, X[:1])
+    names = [f.name for f in families]
+    assert names and names == [f.name for f in find_groups(model, X[:1])]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    admm = HSADMM(model, optimizer, families=families, density=0.5, local_steps=2)
+    steps(admm, model, range(12))
+    admm.finish()
+    assert (admm.exchange.size, admm.exchange.M) == (size, 2)
+    small = shrink(wrapped, families, admm.masks())
+    assert small.parameters_after < small.parameters_before
+    return weights(admm)
+
+
+def test_without_a_communicator_it_is_the_default_groups():
+    """Ranks that train alone, each a model of its own, would be noticed by nobody."""
+    out = run_ranks(of_the_default_group, nodes=(0, 0, 1))
+    assert all((o == out[0]).all() for o in out)
 
 
 def test_F2_fine_tuning_by_ddp_equals_fine_tuning_by_hsadmm():

@@ -87,7 +87,7 @@ def test_F2_fine_tuning_divides_once():
                         g = g * torch.from_numpy(drops[name].to_array(p.shape))
                     p -= 0.1 * g
         worst = max(
-            float((a - b).abs().max()) for a, b in zip(single.parameters(), admm.model.parameters())
+            float((a - b).detach().abs().max()) for a, b in zip(single.parameters(), admm.model.parameters())
         )
         assert worst <= 1e-6
         return parameters(admm)

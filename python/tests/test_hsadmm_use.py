@@ -110,6 +110,35 @@ def test_wrong_uses_are_named():
         HSADMM(model, sgd, None, [FLAT[0], FLAT[0]], 0.5)
     with pytest.raises(TypeError, match="density is 'half'"):
         HSADMM(model, sgd, None, FLAT, "half")
+    with pytest.raises(ValueError, match=r"density is 0.5 but no families .*find_groups\(model"):
+        HSADMM(model, sgd, None, (), 0.5)
+    for optimizer in (None, model.parameters()):
+        with pytest.raises(TypeError, match=r"the optimizer is a .*SGD\(model.parameters\(\)"):
+            HSADMM(model, optimizer, None, FLAT, 0.5)
+    with pytest.raises(TypeError, match=r"comm is a object; .*prunex.torch.communicator\(group\)"):
+        HSADMM(model, sgd, object(), FLAT, 0.5)
+    for families in ("conv1", {"conv1.weight": 0}, [FLAT]):
+        with pytest.raises(TypeError, match="families: wanted a list of what find_groups"):
+            HSADMM(model, sgd, None, families, 0.5)
+
+
+def test_a_compiled_model_is_its_plain_one():
+    """Wrappers as torch.compile's change the names of parameters, not what is pruned."""
+
+    class Wrapper(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self._orig_mod = inner
+
+        def forward(self, x):
+            return self._orig_mod(x)
+
+    model = Wrapper(Flat())
+    sgd = torch.optim.SGD(model.parameters(), 0.05)
+    admm = HSADMM(model, sgd, None, find_groups(model, X[:1]), 0.5, local_steps=1)
+    train(admm, 12)
+    assert admm.state.names == [name for name, _ in model._orig_mod.named_parameters()]
+    assert any(not mask.all() for mask in admm.masks().values())
 
 
 def test_masked_parameters_hear_of_every_mask():

@@ -11,11 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
+from torch.nn.utils import prune  # noqa: E402
 
 import prunex  # noqa: E402
 from models import FILTERS, batch, cnn, masked, train  # noqa: E402
-from prunex import MaskSpec  # noqa: E402
-from prunex.torch import MaskedParameters  # noqa: E402
+from prunex import MaskSpec, Unsupported  # noqa: E402
+from prunex.torch import MaskedParameters, PrunexState, prunex_hook  # noqa: E402
 from worlds import free_port  # noqa: E402
 
 
@@ -60,6 +61,17 @@ def test_R21_momentum_revives_without_the_optimizer():
     assert masks.revived()
 
 
+def test_optimizers_only():
+    model = cnn()
+    masks = masked(model)
+    for use in (masks.hold, masks.apply_mask):
+        with pytest.raises(ValueError, match="Sequential is not an optimizer"):
+            use(model)
+    if not hasattr(torch.optim.Optimizer, "register_step_post_hook"):
+        with pytest.raises(Unsupported, match=r"call masks.apply_mask\(optimizer\) after"):
+            masks.hold(torch.optim.SGD(model.parameters(), 0.1))
+
+
 @pytest.mark.skipif(
     not hasattr(torch.optim.Optimizer, "register_step_post_hook"), reason="torch before 2.0"
 )
@@ -92,8 +104,56 @@ def test_masked_parameters_pickle():
     masks = masked(model)
     again = pickle.loads(pickle.dumps(masks)).bind(copy.deepcopy(model))
     assert again.specs() == masks.specs() and again.density() == masks.density() < 0.6
+    loose = pickle.loads(pickle.dumps(masks))
+    for use in (
+        loose.density,
+        loose.apply_mask,
+        loose.revived,
+        lambda: loose.parameter("2.weight"),
+        lambda: loose.set("2.weight", masks.spec("2.weight")),
+    ):
+        with pytest.raises(ValueError, match=r"have no model: call bind\(model\)"):
+            use()
     with pytest.raises(ValueError, match="2.weight|0.weight"):
         pickle.loads(pickle.dumps(masks)).bind(nn.Linear(2, 2))
+
+
+def test_names_and_masks_of_the_wrong_kind_are_told_what_is_wanted():
+    model = cnn()
+    masks, spec = MaskedParameters(model), MaskSpec.dims({0: FILTERS})
+    for name, told in (
+        ("module.2.weight", "use '2.weight'"),
+        ("module._orig_mod.2.weight", "use '2.weight'"),
+        ("conv.weight", "the first ones are: 0.weight"),
+        (model[2].weight, "^a mask is set by name, not by Parameter: use '2.weight'$"),
+        (torch.ones(3), "model.named_parameters"),
+    ):
+        for value in (spec, None):
+            with pytest.raises(ValueError, match=told):
+                masks.set(name, value)
+    for wrong in (torch.ones(24, 13, 3, 3, dtype=torch.bool), {0: FILTERS}, FILTERS):
+        with pytest.raises(ValueError, match="mask of '2.weight' is a .*MaskSpec.infer"):
+            masks.set("2.weight", wrong)
+    prune.ln_structured(model[2], "weight", amount=0.5, n=2, dim=0)
+    with pytest.raises(ValueError, match="use '2.weight_orig': it is pruned"):
+        MaskedParameters(model).set("2.weight", spec)
+    for source in (model[2].weight_orig, model.parameters(), [("a", 3)], ["2.weight"], [(1, 2)]):
+        with pytest.raises(ValueError, match="named_parameters"):
+            MaskedParameters(source)
+    assert len(masks) == 0 and len(list(MaskedParameters(model.named_parameters()))) == 8
+
+
+def test_hook_states_of_the_wrong_kind_are_told_what_is_wanted():
+    """Where they are made or first used, not as an attribute that some object lacks."""
+    masks = MaskedParameters(cnn())
+    with pytest.raises(ValueError, match=r"MaskedParameters.*PrunexState\(masks=...\)"):
+        PrunexState(masks)
+    for wrong in ({"2.weight": MaskSpec.dims({0: FILTERS})}, [masks]):
+        with pytest.raises(ValueError, match=r"wanted a MaskedParameters: .*set_all"):
+            PrunexState(masks=wrong)
+    for wrong in (None, masks):
+        with pytest.raises(ValueError, match=r"register_comm_hook\(PrunexState"):
+            prunex_hook(wrong, None)
 
 
 class Dep:
@@ -141,8 +201,22 @@ def test_from_groups():
     assert masks.spec("2.weight") == MaskSpec.dims({0: keep}, "project")
     assert masks.spec("3.weight") == MaskSpec.dims({0: keep, 1: np.arange(5) > 0}, "project")
     assert masks.spec("5.weight") == MaskSpec.dims({1: np.arange(5) > 0}, "project")
-    with pytest.raises(ValueError, match="outside"):
-        masks.from_groups(model, [[("0", "out", [8])]])
+    before = masks.specs()
+    for groups, told in (
+        ([[("0", "out", [8])]], "0.weight: index 8 is outside dimension 0 of size 8"),
+        ([[("0", "out", torch.tensor([1, -1]))]], "index -1 is outside"),
+        ([[("0", "out", [True] * 8)]], "not bool; .*flatnonzero"),
+        ([[("0", "out", torch.ones(8, dtype=torch.bool))]], "not bool; .*flatnonzero"),
+        ([[("0", "out", [0.5])]], "not float64"),
+        ([[("conv1", "out", [0])]], "no module 'conv1'; the first ones are: 0, 1"),
+        ([("0", "out", [0])], "groups are lists of such items"),
+        ([[("0", "filters", [0])]], "'out' or 'in'"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            masks.from_groups(model, groups)
+    assert masks.specs() == before
+    masks.from_groups(model, [[("5", "in", torch.tensor([4]))], [("5", "in", np.array([3]))]])
+    assert masks.spec("5.weight") == MaskSpec.dims({1: np.arange(5) < 3}, "project")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from worlds import free_port
+from worlds import free_port, torchrun
 
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
@@ -34,9 +34,7 @@ def train(folder: Path) -> dict:
         }
         for name in ("NETLAB_MODE", "RANK", "WORLD_SIZE", "PRUNEX_ROOT", "PYTHONPATH"):
             environment.pop(name, None)
-        command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
-        command += ["--node-rank", str(node), "--nproc-per-node", "2"]
-        command += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
+        command = torchrun(node, 2, 2, port)
         command += [str(EXAMPLES / "train_cnn.py"), "--methods", ",".join(METHODS)]
         command += ["--json", str(out), "--timeout", "60", *OPTIONS]
         with open(folder / f"node{node}.log", "wb") as log:

@@ -17,6 +17,17 @@ import pytest
 DEADLINE = 90.0
 
 
+def torchrun(node: int, nodes: int, ranks: int, port: int) -> List[str]:
+    """The command that starts a node's ranks; the program and its options follow."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(nodes)]
+    command += ["--node_rank", str(node), "--nproc_per_node", str(ranks)]
+    command += ["--master_addr", "127.0.0.1", "--master_port", str(port)]
+    # Before 2.0 it fails on Python 3.11 where no rank's output is sent elsewhere; there is no rank 9.
+    import torch
+
+    return command + (["-r", "9:3", "-t", "9:3"] if torch.__version__.startswith("1.") else [])
+
+
 def free_port() -> int:
     """A port outside the range that outgoing connections take theirs from."""
     while True:

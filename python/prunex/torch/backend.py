@@ -24,6 +24,7 @@ from ..communicator import Communicator, Request
 from ..errors import InvalidArgument, Unsupported
 from ..layout import Layout
 from .backend_cuda import CudaReducer, op_name
+from .backend_lacks import add_lacking
 from .bucket_masks import BucketMasks
 from .masked import MaskedParameters
 from .world import Completer, keep_alive
@@ -283,6 +284,11 @@ class PrunexProcessGroup(dist.ProcessGroup):
     ) -> Any:
         if output.is_cuda:
             return self._nccl()._allgather_base(output, source, opts)
+        if output.numel() != self._size * source.numel() or output.dtype != source.dtype:
+            raise InvalidArgument(
+                f"all_gather of {source.numel()} elements of {source.dtype} from {self._size} ranks "
+                f"into {output.numel()} of {output.dtype}"
+            )
         flat, target = _flat(source), _flat(output)
         request = self.comm.all_gather(_raw(flat), _raw(target), async_op=True)
         copies = [] if output.is_contiguous() else [(output, target)]
@@ -370,7 +376,10 @@ def use_masks(masks: Optional[MaskedParameters], group: Any = None) -> None:
     group = group or dist.distributed_c10d._get_default_group()
     if not isinstance(group, PrunexProcessGroup):
         raise InvalidArgument("use_masks needs a group of init_process_group('prunex')")
+    if not isinstance(masks, (type(None), MaskedParameters)):
+        raise InvalidArgument(f"masks is a {type(masks).__name__}; wanted a MaskedParameters")
     group.use_masks(masks)
 
 
+add_lacking(PrunexProcessGroup)
 register_backend()

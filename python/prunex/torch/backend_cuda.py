@@ -34,8 +34,9 @@ def op_name(op: Any, dtype: torch.dtype) -> str:
         if op == known:
             # Sums and products of booleans are "any" and "all".
             return {"sum": "max", "prod": "min"}.get(name, name) if dtype == torch.bool else name
+    name = next((n for n in ("BAND", "BOR", "BXOR") if op == getattr(dist.ReduceOp, n)), str(op))
     raise Unsupported(
-        f"{op} is not supported by the prunex backend; use SUM, AVG, MAX, MIN or PRODUCT"
+        f"ReduceOp {name} is not supported by the prunex backend; use SUM, AVG, MAX, MIN or PRODUCT"
     )
 
 

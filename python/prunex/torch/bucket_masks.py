@@ -172,7 +172,7 @@ class BucketMasks:
         self._misses += 1
         if self._misses == _MISSES_BEFORE_A_WORD:
             _log.warning(
-                "masks are set, but no masked gradient lies in the reduced tensors, so they "
+                "prunex: masks are set, but no masked gradient lies in the reduced tensors, so they "
                 "travel densely: use DistributedDataParallel(gradient_as_bucket_view=True), or "
                 "register prunex.torch.prunex_hook"
             )

@@ -114,7 +114,7 @@ class DevicePath:
 
     def _tell(self, why: str) -> None:
         _log.warning(
-            "CUDA tensors are reduced by torch.distributed's own backend, dense, and not by PruneX: %s",
+            "prunex: CUDA tensors are reduced by torch.distributed's own backend, dense: %s",
             why,
         )
 

@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from prunex.torch.masked import plain_model
+
 FILTER, CHANNEL, FOLLOW, BUFFER = "filter", "channel", "follow", "buffer"
 STRUCTURES = ("filter", "channel", "both", "column", "kernel", "block", "nm")
 
@@ -252,7 +254,7 @@ def find_groups(
     block: Sequence[int] = (4, 4),
     nm: tuple[int, int] = (2, 4),
 ) -> list[Family]:
-    """The families of `model` for one structure.
+    """The families of `model` for one structure, named as in the plain model where it is wrapped.
 
     example: one input (a tensor, or a tuple of arguments), needed for "filter", "channel" and
     "both"; its batch may be 1, it is run once without gradients and in evaluation mode. residual:
@@ -271,7 +273,7 @@ def find_groups(
         raise ValueError(f"structure is {structure!r}; known: {', '.join(STRUCTURES)}")
     if residual not in ("skip", "tie"):
         raise ValueError(f"residual is {residual!r}; known: skip, tie")
-    exclude = set(exclude)
+    exclude, model = set(exclude), plain_model(model)
     if structure in ("column", "kernel", "block", "nm"):
         return layer_families(model, structure, block=block, nm=nm, exclude=exclude)[0]
     from prunex.torch.groups_attention import attention_families

@@ -18,9 +18,17 @@ _NORM = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.PReLU)
 
 def _item(model: nn.Module, item: Any) -> Optional[Tuple[nn.Module, str, Sequence[int]]]:
     """(module, "out" or "in", pruned indices); None where the item has no parameters of its own."""
+    if isinstance(item, str) or not hasattr(item, "__len__") or len(item) not in (2, 3):
+        raise InvalidArgument(
+            f"group item {item!r}: wanted (layer, 'out' or 'in', [pruned indices]); groups are lists "
+            "of such items"
+        )
     if len(item) == 3:
         named: Union[str, nn.Module] = item[0]
-        found = model.get_submodule(named) if isinstance(named, str) else named
+        found = dict(model.named_modules()).get(named) if isinstance(named, str) else named
+        if found is None:
+            first = ", ".join([name for name, _ in model.named_modules() if name][:8])
+            raise InvalidArgument(f"there is no module {named!r}; the first ones are: {first}")
         if item[1] not in ("out", "in"):
             raise InvalidArgument(f"group item {item[1]!r}: 'out' or 'in'")
         return found, item[1], item[2]
@@ -57,6 +65,21 @@ def _tensors(module: nn.Module, side: str) -> List[Tuple[str, int]]:
     return []
 
 
+def _indices(indices: Sequence[int], name: str, dim: int, size: int) -> np.ndarray:
+    numbers = np.asarray([int(i) if torch.is_tensor(i) else i for i in indices])
+    if torch.is_tensor(indices) and indices.dtype == torch.bool:
+        numbers = numbers.astype(bool)
+    if numbers.size and not np.issubdtype(numbers.dtype, np.integer):
+        raise InvalidArgument(
+            f"{name}: pruned indices are numbers, not {numbers.dtype.name}; of booleans that are "
+            "True where a channel is dropped, numpy.flatnonzero gives them"
+        )
+    bad = numbers[(numbers < 0) | (numbers >= size)]
+    if bad.size:
+        raise InvalidArgument(f"{name}: index {bad[0]} is outside dimension {dim} of size {size}")
+    return numbers.astype(np.int64)
+
+
 def dims_of_groups(
     model: nn.Module,
     groups: Iterable[Any],
@@ -78,11 +101,7 @@ def dims_of_groups(
                 if name is None:
                     raise InvalidArgument(f"a group's {type(module).__name__} is not of this model")
                 size = parameter.shape[dim]
-                bad = [i for i in indices if not 0 <= int(i) < size]
-                if bad:
-                    raise InvalidArgument(
-                        f"{name}: index {bad[0]} is outside dimension {dim} of size {size}"
-                    )
+                pruned = _indices(indices, name, dim, size)
                 vector = keep.setdefault(name, {}).setdefault(dim, np.ones(size, dtype=bool))
-                vector[np.asarray(list(indices), dtype=np.int64)] = False
+                vector[pruned] = False
     return keep

@@ -11,6 +11,8 @@ dense, which is always right.
 from __future__ import annotations
 
 import copy
+import dis
+import inspect
 from collections.abc import Collection
 from contextlib import contextmanager
 
@@ -57,6 +59,28 @@ class _ModelTracer(fx.Tracer):
         return result
 
 
+def _unpack(proxy: fx.Proxy):
+    """What iterating a proxy gives: `a, b = x.shape` tells how many items there are."""
+    frame = inspect.currentframe()
+    caller = frame.f_back if frame is not None else None
+    if caller is not None:
+        for instruction in dis.get_instructions(caller.f_code):
+            if instruction.offset == caller.f_lasti and instruction.opname == "UNPACK_SEQUENCE":
+                return (proxy[i] for i in range(instruction.argval))
+    return proxy.tracer.iter(proxy)
+
+
+@contextmanager
+def _unpacking():
+    """torch.fx 1.13, Debian's for one, looks up the instruction as Python before 3.11 numbered it."""
+    own = fx.Proxy.__iter__
+    fx.Proxy.__iter__ = _unpack
+    try:
+        yield
+    finally:
+        fx.Proxy.__iter__ = own
+
+
 @contextmanager
 def evaluation(model: nn.Module):
     """Evaluation mode without gradients; every module's own mode is put back."""
@@ -74,7 +98,8 @@ def trace(model: nn.Module, opaque: Collection[str] = ()) -> fx.GraphModule:
     """The model's graph; UntraceableError names the module that cannot be traced."""
     tracer = _ModelTracer(set(opaque))
     try:
-        graph = tracer.trace(model)
+        with _unpacking():
+            graph = tracer.trace(model)
     except Exception as error:  # torch.fx raises whatever the model's own code raises
         name, kind = tracer.path[-1] if tracer.path else ("", type(model).__name__)
         raise UntraceableError(name, kind, str(error).split("\n")[0]) from error

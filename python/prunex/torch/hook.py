@@ -54,6 +54,16 @@ class PrunexState:
     ) -> None:
         if compress not in _COMPRESS:
             raise InvalidArgument(f"compress {compress}: torch.float16, torch.bfloat16 or None")
+        if comm is not None and not hasattr(comm, "all_reduce"):
+            raise InvalidArgument(
+                f"comm is a {type(comm).__name__}, not a Communicator; masks are passed by name: "
+                "PrunexState(masks=...)"
+            )
+        if not isinstance(masks, (type(None), MaskedParameters, nn.Module)):
+            raise InvalidArgument(
+                f"masks is a {type(masks).__name__}; wanted a MaskedParameters: "
+                "masks = MaskedParameters(model); masks.set_all({name: MaskSpec...})"
+            )
         self.masks = MaskedParameters(masks) if isinstance(masks, nn.Module) else masks
         self.compress = compress
         self.group = group
@@ -111,7 +121,7 @@ class PrunexState:
     def _once(self, key: str, text: str, *arguments: Any) -> None:
         if key not in self._said:
             self._said.add(key)
-            _log.warning(text, *arguments)
+            _log.warning("prunex: " + text, *arguments)
 
     def layout_of(self, bucket: Any, dtype: torch.dtype) -> Optional[Layout]:
         """The layout of a bucket, by content: which parameters, in which order and memory order.
@@ -172,6 +182,11 @@ def prunex_hook(state: PrunexState, bucket: Any) -> Any:
     waits on the host, save for masks whose zeros are checked (lossless, sampled when due). An error
     of the call is raised by ``backward()``.
     """
+    if not isinstance(state, PrunexState):
+        raise InvalidArgument(
+            f"the hook's state is a {type(state).__name__}; register it as "
+            "register_comm_hook(PrunexState(masks=...), prunex_hook)"
+        )
     buffer = bucket.buffer()
     if buffer.layout != torch.strided:
         return _sparse(state, buffer)

@@ -28,12 +28,13 @@ import torch
 from torch import nn
 
 from prunex.torch.groups import Family
+from prunex.torch.hsadmm_arguments import check_arguments
 from prunex.torch.hsadmm_checkpoint import load_state, save_state
-from prunex.torch.hsadmm_exchange import Exchange
+from prunex.torch.hsadmm_exchange import Exchange, default_comm
 from prunex.torch.hsadmm_round import Options, RoundReport, run_round
 from prunex.torch.hsadmm_state import DecayPull, State, add_proximal, copy_all
+from prunex.torch.masked import plain_model
 from prunex.torch.projection import keep_vectors, specs
-from prunex.torch.schedule import as_schedule
 
 ADMM, FROZEN, FINETUNE = "admm", "frozen", "finetune"
 
@@ -42,6 +43,7 @@ class HSADMM:
     """Wraps a torch optimizer that holds the model's parameters.
 
     model: the plain module, not wrapped in DDP: local steps must not average gradients.
+    comm: None: made from torch.distributed's default group; without one it trains alone.
     families: from find_groups or manual_family; none: no pruning, plain hierarchical ADMM.
     density: share of groups kept, as a number (cubic ramp to it over rounds 2 to 8) or a schedule;
     its time is the round, or the epoch once set_epoch has been called.
@@ -86,31 +88,28 @@ class HSADMM:
         masked=None,
         exchange: Exchange | None = None,
     ) -> None:
-        if isinstance(model, nn.parallel.DistributedDataParallel):
-            raise TypeError(
-                "HSADMM wants the plain model: DDP would average the gradients of local steps. "
-                "Wrap it after finish(), or leave the exchange of fine-tuning to HSADMM"
-            )
-        for what, steps in (("local_steps", local_steps), ("pull_every", pull_every)):
-            if steps < 1:
-                raise ValueError(f"{what} is {steps}; wanted at least 1")
-        for what, value in (("rho1", rho1), ("rho2", rho2)):
-            if not value > 0:
-                raise ValueError(f"{what} is {value}; wanted a number above 0")
-        if score not in ("theta", "z_tilde"):
-            raise ValueError(f"score is {score!r}; known: theta, z_tilde")
-        if balance not in ("global", "layer", None):
-            raise ValueError(f"balance is {balance!r}; known: global, layer, None")
+        self.schedule = check_arguments(
+            model,
+            optimizer,
+            comm,
+            families,
+            density,
+            counts={"local_steps": local_steps, "pull_every": pull_every},
+            penalties={"rho1": rho1, "rho2": rho2},
+            score=score,
+            balance=balance,
+        )
         self.model, self.optimizer, self.masked = model, optimizer, masked
-        self.exchange = exchange if exchange is not None else Exchange(comm)
-        self.schedule = as_schedule(density)
+        if exchange is None:
+            exchange = Exchange(default_comm() if comm is None else comm)
+        self.exchange = exchange
         self.local_steps, self.pull_every = int(local_steps), int(pull_every)
         self.freeze_after, self.freeze_round = int(freeze_after), freeze_round
         self.adapt_after_freeze = int(adapt_after_freeze)
         self.options = replace(
             options or Options(), hysteresis=hysteresis, score=score, scope=budget, balance=balance
         )
-        self.state = State(model, families, rho1, rho2 if self.exchange.M > 1 else 0.0)
+        self.state = State(plain_model(model), families, rho1, rho2 if self.exchange.M > 1 else 0.0)
         self._check_optimizer()
         self._decay = DecayPull(optimizer)
         self.phase = ADMM

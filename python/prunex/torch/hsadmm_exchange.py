@@ -8,9 +8,20 @@ from typing import Any, Callable, Mapping
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from prunex.torch.hsadmm_state import State
 from prunex.torch.projection import Budget, choose, specs
+
+
+def default_comm() -> Any:
+    """The communicator of torch.distributed's default group, made now (collective); None where there
+    is no such group, or it has one rank."""
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return None
+    from prunex.torch.world import communicator
+
+    return communicator(name="hsadmm")
 
 
 class Exchange:

@@ -10,13 +10,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, Unsupported
 from ..masks import MaskSpec
 
 __all__ = ["MaskedParameters"]
 
 _log = logging.getLogger("prunex.torch")
 Named = Iterable[Tuple[str, torch.Tensor]]
+
+
+_UNBOUND = (
+    "these masks were loaded or copied, and have no model: call bind(model) or state.attach(model) "
+    "first"
+)
 
 
 def plain_model(model: nn.Module) -> nn.Module:
@@ -33,7 +39,32 @@ def plain_model(model: nn.Module) -> nn.Module:
 def _named(source: Union[nn.Module, Mapping[str, torch.Tensor], Named]) -> Dict[str, torch.Tensor]:
     if isinstance(source, nn.Module):
         return dict(plain_model(source).named_parameters())
-    return dict(source.items() if isinstance(source, Mapping) else source)
+    wanted = "wanted a module, {name: parameter} or pairs, as model.named_parameters() gives them"
+    if torch.is_tensor(source):
+        raise InvalidArgument(f"MaskedParameters of a {type(source).__name__}: {wanted}")
+    pairs = list(source.items() if isinstance(source, Mapping) else source)
+    for pair in pairs:
+        fits = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)
+        if not fits or not torch.is_tensor(pair[1]):
+            raise InvalidArgument(f"MaskedParameters of a list of {type(pair).__name__}: {wanted}")
+    return dict(pairs)
+
+
+def _unknown(name: str, params: Mapping[str, torch.Tensor]) -> InvalidArgument:
+    """The error for a name that no parameter has, with what may have been meant."""
+    if not isinstance(name, str):
+        own = next((known for known, p in params.items() if p is name), None)
+        meant = "its name in model.named_parameters()" if own is None else repr(own)
+        return InvalidArgument(f"a mask is set by name, not by {type(name).__name__}: use {meant}")
+    plain = name.replace("_orig_mod.", "")
+    plain = plain[len("module.") :] if plain.startswith("module.") else plain
+    for meant, why in ((plain, "without wrappers' prefixes"), (name + "_orig", "it is pruned")):
+        if meant in params:
+            return InvalidArgument(f"there is no parameter {name!r}; use {meant!r}: {why}")
+    if not params:
+        return InvalidArgument(f"{name!r} has no parameter: {_UNBOUND}")
+    known = ", ".join(list(params)[:8])
+    return InvalidArgument(f"there is no parameter {name!r}; the first ones are: {known}")
 
 
 class MaskedParameters:
@@ -75,10 +106,14 @@ class MaskedParameters:
 
     @staticmethod
     def _check(name: str, spec: MaskSpec, params: Mapping[str, torch.Tensor]) -> None:
-        parameter = params.get(name)
+        parameter = params.get(name) if isinstance(name, str) else None
         if parameter is None:
-            known = ", ".join(list(params)[:8])
-            raise InvalidArgument(f"there is no parameter {name!r}; the first ones are: {known}")
+            raise _unknown(name, params)
+        if not isinstance(spec, MaskSpec):
+            raise InvalidArgument(
+                f"mask of {name!r} is a {type(spec).__name__}; wanted a prunex.MaskSpec, such as "
+                "MaskSpec.infer(array of booleans)"
+            )
         if type(parameter).__name__ == "DTensor" or hasattr(parameter, "_local_tensor"):
             raise InvalidArgument(
                 f"{name!r} is a DTensor (FSDP): masks of sharded parameters are not supported; use "
@@ -100,8 +135,8 @@ class MaskedParameters:
         for name, spec in specs.items():
             if spec is not None:
                 self._check(name, spec, self._params)
-            elif name not in self._params:
-                raise InvalidArgument(f"there is no parameter {name!r}")
+            elif not isinstance(name, str) or name not in self._params:
+                raise _unknown(name, self._params)
         for name, spec in specs.items():
             if spec is None:
                 self._specs.pop(name, None)
@@ -127,6 +162,8 @@ class MaskedParameters:
 
     def parameter(self, name: str) -> torch.Tensor:
         """A parameter of the model."""
+        if name not in self._params:
+            raise _unknown(name, self._params)
         return self._params[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -139,14 +176,14 @@ class MaskedParameters:
         """Kept elements over all elements of all parameters, masked or not."""
         total = sum(p.numel() for p in self._params.values())
         dropped = sum(
-            self._params[name].numel() - spec.kept(tuple(self._params[name].shape))
+            self.parameter(name).numel() - spec.kept(tuple(self._params[name].shape))
             for name, spec in self._specs.items()
         )
         return 1.0 - dropped / total if total else 1.0
 
     def _dropped(self, name: str) -> Optional[torch.Tensor]:
         """True where the parameter drops, on its device; None: nowhere."""
-        spec, parameter = self._specs[name], self._params[name]
+        spec, parameter = self._specs[name], self.parameter(name)
         keep = spec.to_array(tuple(parameter.shape))
         if keep.all():
             return None
@@ -159,6 +196,8 @@ class MaskedParameters:
         Without the optimizer, momentum and Adam's averages revive pruned weights at the next steps,
         though their gradients are zero; with it, weight decay and momentum leave them at zero.
         """
+        if optimizer is not None and not hasattr(optimizer, "state"):
+            raise InvalidArgument(f"a {type(optimizer).__name__} is not an optimizer")
         for name in self._specs:
             dropped = self._dropped(name)
             if dropped is None:
@@ -176,6 +215,13 @@ class MaskedParameters:
 
         Needs an optimizer with register_step_post_hook (torch 2.0 and later).
         """
+        if not hasattr(optimizer, "register_step_post_hook"):
+            if not hasattr(optimizer, "state"):
+                raise InvalidArgument(f"a {type(optimizer).__name__} is not an optimizer")
+            raise Unsupported(
+                f"optimizers of torch {torch.__version__} have no hooks after a step (2.0 has): call "
+                "masks.apply_mask(optimizer) after optimizer.step()"
+            )
         return optimizer.register_step_post_hook(lambda *_: self.apply_mask(optimizer))
 
     def revived(self) -> List[str]:

@@ -16,6 +16,7 @@ from torch import nn
 
 from prunex.torch.groups import Family, tensors_of
 from prunex.torch.groups_trace import evaluation
+from prunex.torch.masked import plain_model
 from prunex.torch.projection import Dropped, Masks, keep_vectors
 
 
@@ -53,6 +54,7 @@ def shrink(
     raises ShrinkError (then a dropped channel was not zero for its consumer: structure "filter"
     with an activation that is not 0 at 0; use "both"). `model` itself is not changed.
     """
+    model = plain_model(model)
     whole = [f for f in families if f.kind not in ("heads", "tiles", "nm")]
     left = tuple(f.name for f in families if f not in whole and not masks[f.name].all())
     for family in whole:
