@@ -187,7 +187,7 @@ void add_fake_kernels(cuda::Table& t) {
 
 FakeKernels fake_kernels() {
   return {kernel_counts.packs, kernel_counts.unpacks, kernel_counts.block_packs,
-          kernel_counts.block_unpacks};
+          kernel_counts.block_unpacks, kernel_counts.keep_plans};
 }
 void fail_next_plan() { plan_fails = true; }
 
