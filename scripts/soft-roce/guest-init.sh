@@ -7,7 +7,7 @@ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 run=/run/soft-roce
 # shellcheck source=/dev/null
 . $run/config
-: "${devices:?}" "${writable:?}" "${ip:?}" "${rdma:?}"
+: "${devices:?}" "${spread:?}" "${writable:?}" "${ip:?}" "${rdma:?}"
 
 power_off() {
   sync
