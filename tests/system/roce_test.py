@@ -154,19 +154,24 @@ def row(line):
 
 
 def case_compare():
-    """perftest alone would do without prunex; here its figures and those of prunex over TCP, with ratios."""
+    """perftest alone would do without prunex; here its figures and those of prunex over TCP, with ratios, and prunex with zeros."""
     done = command(COMPARE, "--offline", "--runs", 1, "--iterations", 20, "--sizes", "64K", "--latency-sizes", "8", "--qps", 2,
-                   "--prunex", PRUNEX, "--transport", "socket", "--prunex-devices", "eth0,eth1", "--timeout", 300)
+                   "--prunex", PRUNEX, "--transport", "socket", "--prunex-devices", "eth0,eth1", "--density", ".4", "--timeout", 300)
     if done.code == 77:
         skip(last_line(done.err))
     expect(done.code == 0 and done.err == "", done)
     lines = done.out.splitlines()
-    expect(len(lines) == 5 and "rxe0 and rxe1, 2 queue pair" in lines[0], done)
-    expect("ib_write_bw MB/s" in lines[1] and "ib_write_lat us" in lines[3], done)
+    expect(len(lines) == 7 and "rxe0 and rxe1, 2 queue pair" in lines[0], done)
+    for line, words in ((lines[1], ("ib_write_bw", "prunex socket", "/ perftest", "MB/s")),
+                        (lines[3], ("ib_write_lat", "prunex socket", "/ perftest", "us")),
+                        (lines[5], ("dense", "blocks, density .4", "mask, density .4", "/ prunex", "MB/s"))):
+        expect(all(word in line for word in words), line, done)
     for line, size in ((lines[2], 65536), (lines[4], 8)):
         bytes_, perftest, ours, ratio = row(line)
         expect(bytes_ == size and perftest > 0 and ours > 0, done)
         expect(abs(ratio - ours / perftest) <= 0.002 + 0.1 * (1 / perftest + 1 / ours) * ratio, "of rounded figures:", done)
+    bytes_, dense, blocks, mask, *ratios = row(lines[6])
+    expect(bytes_ == 65536 and min(dense, blocks, mask) > 0 and len(ratios) == 2, done)
 
 
 def rejects(program, *words):
@@ -185,7 +190,8 @@ def case_usage():
                   ("--prepare", "--", "true")):
         rejects(SOFT_ROCE, *words)
     for words in (("true",), ("--qps", "0"), ("--runs", "many"), ("--runs",), ("--devices", "rxe0"), ("--sizes", "big"),
-                  ("--sizes", "2G"), ("--sizes", ","), ("--iterations", "4"), ("--prunex", "/no/such/program")):
+                  ("--sizes", "2G"), ("--sizes", ","), ("--iterations", "4"), ("--prunex", "/no/such/program"),
+                  ("--nccl", "/no/such/library"), ("--nccl", PRUNEX), ("--density", "2"), ("--density", ".4")):
         rejects(COMPARE, *words)
     done = command(COMPARE, "--offline", "--devices", "none0,none1")
     expect(done.code == 77 and "perftest" in done.err or done.code == 1 and "none0" in done.err, done)
