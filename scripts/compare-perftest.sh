@@ -18,7 +18,7 @@
 #   --density D            share of bytes that are not zero: a third table, of --sizes, has dense messages of --prunex and
 #                          such, found by the plugin (blocks) and known from a mask (mask)
 #   --spread               of the guest: see soft-roce.sh
-#   --transport T          its transport (verbs)
+#   --transport T          its transport, verbs or socket (verbs)
 #   --prunex-devices A,B   its devices, where they are not those of --devices (TCP: eth0,eth1)
 #   --timeout S            of the guest (1800)
 #   --offline              installs and downloads nothing
@@ -91,12 +91,15 @@ parse_args() {
   [[ -z $iterations ]] || in_range --iterations "$iterations" 5 1000000
   [[ -z $devices ]] || is_pair --devices "$devices"
   [[ -z $prunex_devices ]] || is_pair --prunex-devices "$prunex_devices"
-  [[ -z $prunex || -x $prunex ]] || usage_error "--prunex '$prunex' is not a program"
-  [[ -z $nccl || -r $nccl ]] || usage_error "--nccl '$nccl' cannot be read"
+  [[ -z $prunex || (-f $prunex && -x $prunex) ]] || usage_error "--prunex '$prunex' is not a program"
+  [[ -z $nccl || (-f $nccl && -r $nccl) ]] || usage_error "--nccl '$nccl' is not a file that can be read"
+  [[ $transport == verbs || $transport == socket ]] || usage_error "--transport '$transport' is not verbs or socket"
   [[ -z $nccl$density || -n $prunex ]] || usage_error "--nccl and --density need --prunex"
-  [[ -z $density || $density =~ ^(0?\.[0-9]{1,6}|[01])$ ]] || usage_error "--density '$density' is not in 0..1"
+  [[ -z $density || $density =~ ^(0?\.[0-9]{1,9}|0|1(\.0{1,9})?)$ ]] || usage_error "--density '$density' is not in 0..1"
   sizes=$(bytes_of --sizes "$sizes")
   latency_sizes=$(bytes_of --latency-sizes "$latency_sizes")
+  [[ -n $sizes$latency_sizes ]] || usage_error "--sizes none and --latency-sizes none: nothing to measure"
+  [[ -n $sizes || -z $density ]] || usage_error "--density '$density' is of --sizes, which has none"
 }
 
 # ---- one run of one program: prints its figure ------------------------------------------------------------
@@ -244,7 +247,7 @@ compare() {
 }
 
 main() {
-  local device
+  local device have_devices
   parse_args "$@"
   ((${#offline[@]})) || (install_packages perftest) || exit 77
   if ! have "ib_${test}_bw" || ! have "ib_${test}_lat"; then
@@ -256,8 +259,9 @@ main() {
       --devices rxe0,rxe1
   fi
   for device in ${devices/,/ }; do
-    [[ -d /sys/class/infiniband/$device ]] ||
-      die "no RDMA device '$device'; there are: $(find /sys/class/infiniband -mindepth 1 -printf '%f ' 2>/dev/null)"
+    [[ -d /sys/class/infiniband/$device ]] && continue
+    have_devices=$(find /sys/class/infiniband -mindepth 1 -printf '%f ' 2>/dev/null) || true
+    die "no RDMA device '$device'; there are: ${have_devices:-none}"
   done
   work=$(mktemp -d "${TMPDIR:-/tmp}/prunex-compare.XXXXXX")
   trap 'rm -rf "$work"' EXIT

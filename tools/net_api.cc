@@ -160,7 +160,13 @@ Result<OpenedNet> open_net(const std::string& path, int api, const std::string& 
   out.path = path;
   out.library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (out.library == nullptr) {
-    return fail(Code::system, strf("cannot load the plugin: %s", ::dlerror()));
+    const char* const why = ::dlerror();
+    return fail(Code::system,
+                network.empty()
+                    ? strf("cannot load the plugin: %s", why)
+                    : strf("--network %s is inside NCCL, which cannot be loaded: %s; give --plugin "
+                           "the path of libnccl.so.2, or LD_LIBRARY_PATH its folder",
+                           network.c_str(), why));
   }
   if (!network.empty()) {
     const auto builtin = find_builtin(out.library, path, network);
@@ -168,9 +174,8 @@ Result<OpenedNet> open_net(const std::string& path, int api, const std::string& 
       return tl::unexpected(builtin.error());
     }
     if (api != 0 && api != builtin->api) {
-      return fail(Code::unsupported,
-                  strf("network %s of %s has table v%d only; --api 0 takes it", network.c_str(),
-                       path.c_str(), builtin->api));
+      return fail(Code::unsupported, strf("network %s of %s has table v%d only; --api 0 takes it",
+                                          network.c_str(), path.c_str(), builtin->api));
     }
     out.api = wrap(*builtin);
     return out;

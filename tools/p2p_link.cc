@@ -91,9 +91,12 @@ Result<int> P2pLink::choose(const std::string& device) {
     }
     have += (i == 0 ? "" : ", ") + d.name;
   }
-  return fail(Code::invalid_argument, count == 0
-                                          ? strf("network %s has no device", api_->name())
-                                          : strf("--device %s: network %s has %s", device.c_str(),
+  return count == 0
+             ? fail(Code::unsupported,
+                    strf("network %s has no device on this machine; NCCL_DEBUG=INFO shows what it "
+                         "says of them",
+                         api_->name()))
+             : fail(Code::invalid_argument, strf("--device %s: network %s has %s", device.c_str(),
                                                  api_->name(), have.c_str()));
 }
 

@@ -158,6 +158,14 @@ std::string heading(const P2pSpec& spec, const P2pReport& report) {
                lanes == 0 ? "auto" : std::to_string(lanes).c_str(), name_of(spec.op),
                spec.latency ? 1 : spec.inflight, spec.bidirectional ? "both directions, " : "",
                spec.check ? "every byte checked" : "not checked");
+  if (report.transport == "socket" && spec.queue_pairs > 0 && spec.streams == 0) {
+    text += strf("# --qps %d changes nothing: that is RDMA's, and this went over TCP\n",
+                 spec.queue_pairs);
+  }
+  if (rdma && spec.streams > 0 && spec.queue_pairs == 0) {
+    text += strf("# --streams %d changes nothing: that is TCP's, and this went over RDMA\n",
+                 spec.streams);
+  }
   text += link_line(2, report.link, "connection");
   return text + strf("# connected in %.0f us (the other end: %.0f us)\n", report.connect_us,
                      report.peer_connect_us);

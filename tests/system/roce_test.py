@@ -191,10 +191,18 @@ def case_usage():
         rejects(SOFT_ROCE, *words)
     for words in (("true",), ("--qps", "0"), ("--runs", "many"), ("--runs",), ("--devices", "rxe0"), ("--sizes", "big"),
                   ("--sizes", "2G"), ("--sizes", ","), ("--iterations", "4"), ("--prunex", "/no/such/program"),
-                  ("--nccl", "/no/such/library"), ("--nccl", PRUNEX), ("--density", "2"), ("--density", ".4")):
+                  ("--prunex", "/"), ("--nccl", "/no/such/library"), ("--nccl", PRUNEX), ("--density", "2"),
+                  ("--transport", "tcp"), ("--nccl", "/", "--prunex", PRUNEX), ("--density", "0.5"),
+                  ("--density", "1.5", "--prunex", PRUNEX), ("--density", "0.5", "--sizes", "none", "--prunex", PRUNEX),
+                  ("--sizes", "none", "--latency-sizes", "none")):
         rejects(COMPARE, *words)
+    for density in ("0", "1", "1.0", "0.4", ".25"):  # understood: what fails is the device
+        done = command(COMPARE, "--offline", "--devices", "none0,none1", "--prunex", PRUNEX, "--density", density)
+        expect(done.code == 77 and "perftest" in done.err or done.code == 1 and "none0" in done.err, density, done)
     done = command(COMPARE, "--offline", "--devices", "none0,none1")
     expect(done.code == 77 and "perftest" in done.err or done.code == 1 and "none0" in done.err, done)
+    if done.code == 1 and not os.path.isdir("/sys/class/infiniband"):
+        expect("there are: none" in done.err, done)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,16 @@ TEST(BuiltinNet, release_whose_tables_nobody_knows) {
   EXPECT_THAT(net.error().text, HasSubstr("99999"));
 }
 
+TEST(BuiltinNet, nccl_that_cannot_be_loaded) {
+  const auto net = open_net("libnccl-nowhere.so.2", 0, "IB");
+  ASSERT_FALSE(net);
+  EXPECT_THAT(net.error().text, HasSubstr("libnccl-nowhere.so.2"));
+  EXPECT_THAT(net.error().text, HasSubstr("--plugin"));
+  const auto plugin = open_net("libnccl-net-nowhere.so", 0, "");
+  ASSERT_FALSE(plugin);
+  EXPECT_THAT(plugin.error().text, HasSubstr("cannot load the plugin"));
+}
+
 TEST(BuiltinNet, library_that_is_not_nccl) {
   const auto net = open_net("libc.so.6", 0, "IB");
   ASSERT_FALSE(net);

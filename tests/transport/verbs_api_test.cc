@@ -2,7 +2,10 @@
 // Finding libibverbs at run time, and the fake by the same rules.
 #include <gtest/gtest.h>
 
+#include <cerrno>
+
 #include "plugin/transport/verbs/api.h"
+#include "plugin/transport/verbs/verbs.h"
 #include "tests/transport/fake_verbs.h"
 
 namespace prunex::transport::verbs {
@@ -38,6 +41,31 @@ TEST(VerbsApi, the_installed_library_has_them_all) {
     EXPECT_GE(n, 0);
     (*r)->free_device_list(list);
   }
+}
+
+// What libibverbs answers on a machine whose kernel has no RDMA at all, the commonest of all.
+TEST(VerbsApi, a_kernel_without_rdma_is_told_with_the_remedy) {
+  fake::World world({});
+  world.api_to_change().get_device_list = [](int*) -> ibv_device** {
+    errno = ENOSYS;
+    return nullptr;
+  };
+  VerbsOptions options;
+  options.api = &world.api();
+  const auto none = list_verbs_ports(options);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, Code::unsupported);
+  for (const char* part : {"this kernel", "ib_uverbs", "driver"}) {
+    EXPECT_NE(none.error().text.find(part), std::string::npos) << none.error().text;
+  }
+  world.api_to_change().get_device_list = [](int*) -> ibv_device** {
+    errno = ENOMEM;
+    return nullptr;
+  };
+  const auto other = list_verbs_ports(options);
+  ASSERT_FALSE(other);
+  EXPECT_NE(other.error().text.find("Cannot allocate memory"), std::string::npos)
+      << other.error().text;
 }
 
 TEST(VerbsApi, ports_are_read_through_the_older_entry_too) {

@@ -46,13 +46,15 @@ TEST(Reports, B15_hca_filter_grammar) {
 
   const auto none = select_ports(have, "mlxl5_7");
   ASSERT_FALSE(none);
-  EXPECT_NE(none.error().text.find("mlxl5_7"), std::string::npos) << none.error().text;
+  EXPECT_NE(none.error().text.find("\"mlxl5_7\""), std::string::npos) << none.error().text;
+  EXPECT_NE(none.error().text.find("NCCL_IB_HCA"), std::string::npos) << none.error().text;
   EXPECT_NE(none.error().text.find("mlx5_11:1"), std::string::npos) << none.error().text;
   const auto some = select_ports(have, "mlxl5_7,mlx5_11");
   ASSERT_TRUE(some);
   EXPECT_EQ(some->ports.size(), 1U);
   ASSERT_EQ(some->notes.size(), 1U);
   EXPECT_NE(some->notes[0].find("mlxl5_7"), std::string::npos) << some->notes[0];
+  EXPECT_NE(some->notes[0].find("NCCL_IB_HCA"), std::string::npos) << some->notes[0];
   for (const char* junk : {"mlx5_0:x", "mlx5_0:0", ":1", "a,,b", "mlx5_0:", "mlx5_0:1x", "a:999"}) {
     const auto r = parse_hca_filter(junk);
     ASSERT_FALSE(r) << junk;
@@ -100,7 +102,8 @@ TEST(VerbsDevices, roce_v2_and_routable_gids_first) {
   EXPECT_EQ(choose_gid(p, -1)->index, 1);
   const auto missing = choose_gid(p, 3);
   ASSERT_FALSE(missing);
-  for (const char* part : {"PRUNEX_IB_GID_INDEX=3", "mlx5_0:1", "10.0.0.1", "RoCE v1"}) {
+  for (const char* part :
+       {"PRUNEX_IB_GID_INDEX=3", "NCCL_IB_GID_INDEX", "mlx5_0:1", "10.0.0.1", "RoCE v1"}) {
     EXPECT_NE(missing.error().text.find(part), std::string::npos) << missing.error().text;
   }
   p.gids.clear();
@@ -123,6 +126,7 @@ TEST(Reports, B5_partition_keys) {
     ASSERT_FALSE(r) << bad;
     EXPECT_NE(r.error().text.find("mlx5_0:1"), std::string::npos) << r.error().text;
     EXPECT_NE(r.error().text.find("0x8005"), std::string::npos) << r.error().text;
+    EXPECT_NE(r.error().text.find("NCCL_IB_PKEY"), std::string::npos) << r.error().text;
   }
   p.pkeys = {0};
   EXPECT_FALSE(choose_pkey(p, -1));

@@ -175,16 +175,25 @@ void describe_device(const Api& api, ibv_device* device, std::vector<PortInfo>* 
   api.close_device(context);
 }
 
+// libibverbs answers "not implemented" where the kernel has no RDMA at all.
+Error no_list(int error) {
+  return {
+      Code::unsupported,
+      error == ENOSYS
+          ? std::string("RDMA is not used: this kernel offers no RDMA devices "
+                        "(/sys/class/infiniband_verbs is missing): load the device's driver "
+                        "and ib_uverbs")
+          : strf("RDMA is not used: the devices cannot be listed: %s", errno_text(error).c_str()),
+      error};
+}
+
 template <class Visit>
 Result<> for_each_device(const Api& api, Visit visit) {
   int n = 0;
   errno = 0;
   ibv_device** list = api.get_device_list(&n);
   if (list == nullptr) {
-    return fail(
-        Code::unsupported,
-        strf("RDMA is not used: the devices cannot be listed: %s", errno_text(errno).c_str()),
-        errno);
+    return tl::unexpected(no_list(errno));
   }
   for (int i = 0; i < n; ++i) {
     visit(list[i]);

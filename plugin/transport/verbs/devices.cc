@@ -109,15 +109,19 @@ Result<Selection> select_ports(std::span<const PortInfo> have, std::string_view 
     if (!used[k]) {
       const HcaFilter::Item& item = filter->items[k];
       out.notes.push_back(
-          strf("PRUNEX_IB_HCA: \"%s%s\" matches no device; there are: %s", item.device.c_str(),
-               item.port < 0 ? "" : strf(":%d", item.port).c_str(), names_of(have).c_str()));
+          strf("PRUNEX_IB_HCA (or NCCL_IB_HCA): \"%s%s\" matches no device; there are: %s",
+               item.device.c_str(), item.port < 0 ? "" : strf(":%d", item.port).c_str(),
+               names_of(have).c_str()));
     }
   }
   if (out.ports.empty()) {
     return fail(Code::unsupported,
-                strf("no usable RDMA port%s%.*s; there are: %s",
-                     text.empty() ? "" : " with PRUNEX_IB_HCA=", static_cast<int>(text.size()),
-                     text.data(), names_of(have).c_str()));
+                strf("no usable RDMA port%s; there are: %s",
+                     text.empty() ? ""
+                                  : strf(" with PRUNEX_IB_HCA (or NCCL_IB_HCA) \"%.*s\"",
+                                         static_cast<int>(text.size()), text.data())
+                                        .c_str(),
+                     names_of(have).c_str()));
   }
   return out;
 }
@@ -145,8 +149,10 @@ Result<Gid> choose_gid(const PortInfo& port, int index) {
       filled += strf("%s%d (%s, %s)", filled.empty() ? "" : ", ", g.index, to_text(g.bytes).c_str(),
                      to_text(g.type));
     }
-    return fail(Code::config, strf("PRUNEX_IB_GID_INDEX=%d: %s has no GID there; it has: %s", index,
-                                   port.name().c_str(), filled.empty() ? "none" : filled.c_str()));
+    return fail(
+        Code::config,
+        strf("PRUNEX_IB_GID_INDEX=%d (or NCCL_IB_GID_INDEX): %s has no GID there; it has: %s",
+             index, port.name().c_str(), filled.empty() ? "none" : filled.c_str()));
   }
   if (port.gids.empty()) {
     if (port.link == Link::infiniband) {
@@ -195,8 +201,8 @@ Result<uint16_t> choose_pkey(const PortInfo& port, int wanted) {
                   ? strf("%s is in no partition: its table of partition keys is empty; is the "
                          "subnet manager running?",
                          port.name().c_str())
-                  : strf("PRUNEX_IB_PKEY=0x%x is neither a filled index nor a key of %s; it has: "
-                         "%s",
+                  : strf("PRUNEX_IB_PKEY=0x%x (or NCCL_IB_PKEY) is neither a filled index nor a "
+                         "key of %s; it has: %s",
                          static_cast<unsigned>(wanted), port.name().c_str(),
                          filled.empty() ? "none" : filled.c_str()));
 }
