@@ -4,6 +4,7 @@
 
 #include "plugin/base/config.h"
 #include "plugin/collective/comm_setup.h"
+#include "plugin/transport/choose.h"
 #include "tools/cli.h"
 #include "tools/output.h"
 #include "topology/discover.h"
@@ -24,6 +25,7 @@ Result<Scene> make_scene(const std::vector<std::string>& inputs, int nodes, int 
                          const Config& config) {
   Scene scene;
   std::vector<topo::NicFacts> nics;
+  uint32_t transports = topo::kTransportSocket | topo::kTransportShm;
   for (const std::string& input : inputs) {
     Result<topo::Machine> machine = topo::load_machine(input);
     if (!machine) {
@@ -36,8 +38,10 @@ Result<Scene> make_scene(const std::vector<std::string>& inputs, int nodes, int 
     // What a rank here would publish; without a usable network all devices are drawn.
     Config first = config;
     first.rank = 0;
-    if (const Result<topo::RankFacts> facts = collective::own_facts(first); facts) {
+    const transport::Rdma rdma = transport::find_rdma(config).value_or(transport::Rdma{});
+    if (const Result<topo::RankFacts> facts = collective::own_facts(first, rdma); facts) {
       nics = facts->nics;
+      transports |= facts->transports & topo::kTransportVerbs;
     }
   }
   // One description may stand for several equal nodes.
@@ -49,7 +53,7 @@ Result<Scene> make_scene(const std::vector<std::string>& inputs, int nodes, int 
       facts.rank = static_cast<int>(scene.facts.size());
       facts.node_id = strf("node%zu", node);
       facts.host = scene.machines[node].host;
-      facts.transports = topo::kTransportSocket | topo::kTransportShm;
+      facts.transports = transports;
       scene.facts.push_back(std::move(facts));
     }
   }

@@ -22,7 +22,8 @@ constexpr const char* kRemedy =
 Result<Rdma> none(const Config& config, std::string why, Rdma found = {}) {
   if (config.transport == Choice::verbs) {
     for (const std::string& note : found.notes) {
-      why += why.find(note) == std::string::npos ? "; " + note : "";
+      const std::string reason = note.substr(note.find(": ") + 2);
+      why += why.find(reason) == std::string::npos ? "; " + note : "";
     }
     return fail(Code::unsupported, "PRUNEX_TRANSPORT=verbs: " + why + kRemedy);
   }

@@ -184,7 +184,16 @@ TEST(Reports, B8_locked_memory_is_sockets_and_the_limit_is_named) {
         const rlimit limit{65536, 65536};
         (void)::setrlimit(RLIMIT_MEMLOCK, &limit);
       },
-      {"PRUNEX_TRANSPORT=verbs", "65536", "CAP_IPC_LOCK"});
+      {"PRUNEX_TRANSPORT=verbs", "65536", "CAP_IPC_LOCK", "unset PRUNEX_TRANSPORT"});
+  PRUNEX_EXPECT_WELL(in_child([] {  // once: a log's line ends somewhere
+    use("rxe0:1:nomem", "verbs");
+    const auto net = open_net(load_plugin(plugin_path()), 12);
+    PRUNEX_MUST(net->init(1, -1, log_from_plugin) != kSuccess);
+    const std::string all = said();
+    PRUNEX_MUST(all.find("CAP_IPC_LOCK") != std::string::npos &&
+                    all.find("CAP_IPC_LOCK") == all.rfind("CAP_IPC_LOCK"),
+                "%s", all.c_str());
+  }));
 }
 
 TEST(Reports, B15_devices_by_nccls_grammar) {

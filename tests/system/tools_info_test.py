@@ -289,6 +289,20 @@ def case_topo_of_this_machine():
         expect(all(leader["why"] for leader in node["leaders"]), node)
 
 
+def case_topo_has_the_rdma_devices_of_a_job():
+    if not FAKE:
+        skip("built without verbs")
+    fake = {"FAKE_IBVERBS": "rxe0:1,rxe1:2", "LD_LIBRARY_PATH": FAKE}
+    done = prunex("topo", "--nodes", 2, env=fake)
+    expect(done.code == 0 and done.err == "" and "verbs" in done.out.splitlines()[0] and "RDMA" in done.out, done)
+    made = document(prunex("topo", "--ranks-per-node", 2, "--json", "-", env=fake))
+    expect({leader["nic"] for leader in made["nodes"][0]["leaders"]} == {"rxe0", "rxe1"}, made)
+    made = document(prunex("topo", "--json", "-", env={**fake, "PRUNEX_IB_HCA": "=rxe1"}))
+    expect([leader["nic"] for leader in made["nodes"][0]["leaders"]] == ["rxe1"], made)
+    done = prunex("topo", env={**fake, "PRUNEX_IB_DISABLE": "1"})
+    expect(done.code == 0 and "verbs" not in done.out and "rxe" not in done.out, done)
+
+
 def case_topo_missing_file_is_an_error():
     done = prunex("topo", "--input", "/nonexist/machine.xml")
     expect(done.code == 1 and "/nonexist/machine.xml" in done.err and done.out == "", done)
