@@ -17,6 +17,12 @@ constexpr size_t kMostOfFrame = DeviceLane::kMostBlocks;
 constexpr size_t kVector = 16;  // kernels store blocks in pieces of as many bytes
 
 constexpr size_t padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
+// Where the last `bytes` of a room begin that kernels write words to: it is as long as the message
+// at least, which may be any length.
+constexpr size_t last_of(std::span<std::byte> room, size_t bytes) {
+  return (room.size() - bytes) / 8 * 8;
+}
+static_assert(alignof(AuditRecord) <= 8 && sizeof(AuditRecord) % 8 == 0);
 constexpr size_t frames_of(size_t bytes) {
   return (bytes + codec::kMaxPiece - 1) / codec::kMaxPiece;
 }
@@ -39,8 +45,9 @@ size_t DevicePacking::masked_room(size_t encoded, size_t bytes) {
 
 size_t DevicePacking::blocks_room(size_t bytes) {
   const size_t frames = frames_of(bytes);
-  return padded(bytes) + frames * (codec::kFrameBytes + 8 + codec::block_map_bytes(kMostOfFrame)) +
-         kVector + kFactsBytes;
+  return padded(bytes) +
+         padded(frames * (codec::kFrameBytes + 8 + codec::block_map_bytes(kMostOfFrame)) + kVector +
+                kFactsBytes);
 }
 
 bool DevicePacking::pack_masked(DeviceLane& lane, MessageEncoder& encoder,
@@ -49,7 +56,7 @@ bool DevicePacking::pack_masked(DeviceLane& lane, MessageEncoder& encoder,
                                 std::span<std::byte> room) {
   lane_ = &lane;
   frames_ = frames_of(bytes);
-  const size_t behind = room.size() - frames_ * sizeof(AuditRecord);
+  const size_t behind = last_of(room, frames_ * sizeof(AuditRecord));
   auto* const records = reinterpret_cast<AuditRecord*>(room.data() + behind);
   bool good = true;
   size_t frame = 0;
@@ -77,11 +84,12 @@ bool DevicePacking::pack_blocks(DeviceLane& lane, const std::byte* from, size_t 
   at_ = size_ = 0;
   records_ = nullptr;
   plan_ = nullptr;
-  block_facts_ = room.data() + room.size() - kFactsBytes;
+  const size_t facts = last_of(room, kFactsBytes);
+  block_facts_ = room.data() + facts;
   // The kernels store the first frame's blocks aligned; those of the others are copied.
   const size_t map = codec::block_map_bytes(frame_at(0, bytes) / kZeroBlock);
   const size_t lead = (kVector - (codec::kFrameBytes + map) % kVector) % kVector;
-  encoded_ = room.subspan(lead, room.size() - kFactsBytes - lead);
+  encoded_ = room.subspan(lead, facts - lead);
   return pack_frame();
 }
 
