@@ -2,7 +2,7 @@
 // Internal to the stand-in: what its runtime (fake_cuda.cc) and its kernels (fake_kernels.cc)
 // share.
 #pragma once
-#include "tests/device/allocated.h"
+#include "tests/allocated/allocated.h"
 #include "tests/device/fake_cuda.h"
 
 namespace prunex::test {

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "tests/device/allocated.h"
+#include "tests/allocated/allocated.h"
 #include "tests/device/staged_mask.h"
 
 namespace prunex::test {

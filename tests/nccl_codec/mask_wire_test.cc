@@ -13,7 +13,7 @@
 
 #include "plugin/nccl/codec/frame.h"
 #include "plugin/nccl/codec/masked.h"
-#include "tests/nccl_codec/allocated.h"
+#include "tests/allocated/allocated.h"
 #include "tests/nccl_codec/masks.h"
 
 namespace prunex::nccl::codec {

@@ -9,7 +9,9 @@ namespace prunex::test {
 // Of the calling thread, so far.
 [[nodiscard]] size_t allocations();
 [[nodiscard]] bool counts_allocations();
-void count_one_allocation();
+// Bytes of the calling thread, since its last call.
+[[nodiscard]] size_t take_allocated();
+void count_allocation(size_t bytes);
 
 class Uncounted {
  public:
