@@ -4,6 +4,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -81,6 +82,30 @@ inline std::vector<std::byte> pattern(size_t bytes, uint64_t seed) {
     b = static_cast<std::byte>(x);
   }
   return out;
+}
+
+// Messages for receives whose memory is registered anew with `to` for each, and given back while
+// the other end may write there. registered(): how many regions there are.
+template <class Registered>
+void receive_into_fresh_regions(Transport& to, Pair& p, size_t bytes, Registered registered) {
+  const auto out = pattern(bytes, 21);
+  std::vector<std::byte> into(out.size());
+  const auto before = registered();
+  for (int i = 0; i < 1000; ++i) {
+    auto region = to.register_memory(into.data(), into.size());
+    ASSERT_TRUE(region);
+    Ticket s = 0, r = 0;
+    size_t arrived = 0;
+    ASSERT_EQ(p.b->irecv(into.data(), into.size(), region->get(), &r), Io::done);
+    region->reset();
+    ASSERT_EQ(registered(), before + 1);
+    ASSERT_EQ(p.a->isend(out.data(), out.size(), nullptr, &s), Io::done);
+    ASSERT_EQ(finish(*p.b, p.a.get(), r, &arrived), Io::done) << p.b->error().text;
+    ASSERT_EQ(finish(*p.a, p.b.get(), s, &arrived), Io::done) << p.a->error().text;
+    ASSERT_EQ(registered(), before);
+    ASSERT_EQ(into, out);
+    std::fill(into.begin(), into.end(), std::byte{});
+  }
 }
 
 }  // namespace prunex::transport

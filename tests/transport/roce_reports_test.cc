@@ -139,24 +139,7 @@ TEST(Reports, B21_regions_balance_and_outlive_their_use) {
     ASSERT_TRUE(t && u);
     Pair p = make_pair(*t, *u);
     ASSERT_TRUE(p.a && p.b);
-    const auto out = pattern(20'000, 21);
-    std::vector<std::byte> into(out.size());
-    const int before = watch.registered();
-    for (int i = 0; i < 1000; ++i) {
-      auto region = u->register_memory(into.data(), into.size());
-      ASSERT_TRUE(region);
-      Ticket s = 0, r = 0;
-      size_t bytes = 0;
-      ASSERT_EQ(p.b->irecv(into.data(), into.size(), region->get(), &r), Io::done);
-      region->reset();  // while the other end may write there
-      ASSERT_EQ(watch.registered(), before + 1);
-      ASSERT_EQ(p.a->isend(out.data(), out.size(), nullptr, &s), Io::done);
-      ASSERT_EQ(finish(*p.b, p.a.get(), r, &bytes), Io::done) << p.b->error().text;
-      ASSERT_EQ(finish(*p.a, p.b.get(), s, &bytes), Io::done) << p.a->error().text;
-      ASSERT_EQ(watch.registered(), before);
-      ASSERT_EQ(into, out);
-      std::fill(into.begin(), into.end(), std::byte{});
-    }
+    receive_into_fresh_regions(*u, p, 20'000, [&] { return watch.registered(); });
   }
   EXPECT_EQ(watch.registered(), 0);
 }

@@ -275,23 +275,7 @@ TEST(Reports, B21_regions_balance_and_outlive_their_use) {
   auto t = open_fake_verbs(world);
   Pair p = make_pair(*t, *t);
   ASSERT_TRUE(p.a && p.b);
-  auto out = pattern(100'000, 1);
-  std::vector<std::byte> into(out.size());
-  const int before = world.live().regions;
-  for (int i = 0; i < 1000; ++i) {
-    auto region = t->register_memory(into.data(), into.size());
-    ASSERT_TRUE(region);
-    Ticket s = 0, r = 0;
-    size_t bytes = 0;
-    ASSERT_EQ(p.b->irecv(into.data(), into.size(), region->get(), &r), Io::done);
-    region->reset();  // while the other end may write there
-    ASSERT_EQ(world.live().regions, before + 1);
-    ASSERT_EQ(p.a->isend(out.data(), out.size(), nullptr, &s), Io::done);
-    ASSERT_EQ(finish(*p.b, p.a.get(), r, &bytes), Io::done) << p.b->error().text;
-    ASSERT_EQ(finish(*p.a, p.b.get(), s, &bytes), Io::done);
-    ASSERT_EQ(world.live().regions, before);
-  }
-  EXPECT_EQ(into, out);
+  receive_into_fresh_regions(*t, p, 100'000, [&] { return world.live().regions; });
 }
 
 TEST(Reports, B23_optional_functions_may_be_absent) {
