@@ -9,6 +9,7 @@
 
 #include "plugin/collective/networks.h"
 #include "tests/collective/cluster.h"
+#include "tests/collective/float_call.h"
 
 namespace prunex::test {
 namespace {
@@ -100,24 +101,6 @@ long fake_count(const char* name) {
   return count == nullptr ? -1 : count();
 }
 
-// Every fourth element in place, over more than one chunk.
-std::shared_ptr<const MaskedLayout> sparse(uint64_t count) {
-  std::vector<uint8_t> cells(count);
-  for (size_t i = 0; i < count; i += 4) {
-    cells[i] = 1;
-  }
-  MaskSpec spec;
-  spec.kind = MaskKind::bytes;
-  spec.ndim = 1;
-  spec.sizes[0] = static_cast<int64_t>(count);
-  spec.cells = cells;
-  auto compiled = compile(spec);
-  auto mask = std::make_shared<const CompiledMask>(*std::move(compiled));
-  auto layout = make_layout({Segment{0, count, mask, "weight"}}, count);
-  return std::make_shared<const MaskedLayout>(
-      collective::make_masked_layout(*std::move(layout), {Contract::project}));
-}
-
 // One call of each kind on the same buffers.
 void reduce_all(Comm& comm, std::vector<float>& in, std::vector<float>& out,
                 const std::shared_ptr<const MaskedLayout>& masked) {
@@ -148,7 +131,7 @@ TEST(Networks, calls_on_the_same_buffers_register_nothing) {
   run_ranks(nodes_of({2, 1}), [&](Comm& comm, int) {
     ASSERT_EQ(comm.transport(), "verbs");
     std::vector<float> in(size_t{1} << 20), out(in.size());
-    const auto masked = sparse(in.size());
+    const auto masked = striped(in.size(), 1, 4, Contract::project);
     reduce_all(comm, in, out, masked);  // what is made at first use is made
     all.arrive_and_wait();
     const long registered = fake_count("fake_ibverbs_registrations");
