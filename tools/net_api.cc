@@ -126,31 +126,28 @@ class NetApiOf final : public NetApi {
   [[maybe_unused]] abi::CommConfig config_{abi::kTrafficClassUnset};
 };
 
-template <int V>
-std::unique_ptr<NetApi> look_up(void* library, int wanted) {
-  if (wanted == 0 || wanted == V) {
-    const std::string symbol = strf("ncclNetPlugin_v%d", V);
-    if (const void* const table = ::dlsym(library, symbol.c_str()); table != nullptr) {
-      return std::make_unique<NetApiOf<V>>(static_cast<const Table<V>*>(table));
-    }
+template <int V = kNewestNetApi>
+std::unique_ptr<NetApi> wrap(const void* table, int version) {
+  if (version == V) {
+    return std::make_unique<NetApiOf<V>>(static_cast<const Table<V>*>(table));
   }
   if constexpr (V > kOldestNetApi) {
-    return look_up<V - 1>(library, wanted);
+    return wrap<V - 1>(table, version);
   } else {
     return nullptr;
   }
 }
 
-template <int V = kNewestNetApi>
-std::unique_ptr<NetApi> wrap(const BuiltinNet& net) {
-  if (net.api == V) {
-    return std::make_unique<NetApiOf<V>>(static_cast<const Table<V>*>(net.table));
+std::unique_ptr<NetApi> look_up(void* library, int wanted) {
+  for (int v = kNewestNetApi; v >= kOldestNetApi; --v) {
+    const std::string symbol = strf("ncclNetPlugin_v%d", v);
+    const void* const table =
+        wanted == 0 || wanted == v ? ::dlsym(library, symbol.c_str()) : nullptr;
+    if (table != nullptr) {
+      return wrap(table, v);
+    }
   }
-  if constexpr (V > kOldestNetApi) {
-    return wrap<V - 1>(net);
-  } else {
-    return nullptr;
-  }
+  return nullptr;
 }
 
 }  // namespace
@@ -177,10 +174,10 @@ Result<OpenedNet> open_net(const std::string& path, int api, const std::string& 
       return fail(Code::unsupported, strf("network %s of %s has table v%d only; --api 0 takes it",
                                           network.c_str(), path.c_str(), builtin->api));
     }
-    out.api = wrap(*builtin);
+    out.api = wrap(builtin->table, builtin->api);
     return out;
   }
-  out.api = look_up<kNewestNetApi>(out.library, api);
+  out.api = look_up(out.library, api);
   if (out.api == nullptr) {
     return fail(Code::unsupported,
                 api == 0 ? strf("%s has no ncclNetPlugin_v%d to _v%d: it is no network plugin of "
