@@ -133,7 +133,9 @@ class Idling {
   }
 
  private:
-  static constexpr int64_t kMostNapNs = 10'000'000;
+  // Longer, and the scheduler moves the sender's program to this one's processor, away from the
+  // device in software that it feeds.
+  static constexpr int64_t kMostNapNs = 1'000'000;
   // A long message is packed by many of the loop's calls. true: it was, since the last question.
   bool has_packed(int64_t now) {
     prunex_net_stats_t stats{};

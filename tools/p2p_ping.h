@@ -19,10 +19,11 @@ class Stall {
   explicit Stall(const P2pPeer& peer) : peer_(peer) { moved(); }
   void moved() { since_ns_ = 0; }
   [[nodiscard]] Result<> check();
+  [[nodiscard]] int64_t waited_ns() const { return waited_ns_; }  // at the last check
 
  private:
   const P2pPeer& peer_;
-  int64_t since_ns_ = 0, next_look_ns_ = 0;
+  int64_t since_ns_ = 0, next_look_ns_ = 0, waited_ns_ = 0;
 };
 
 // Receives are posted ahead, so that no message waits for one: two of them, or as many as

@@ -54,6 +54,7 @@ Result<uint64_t> Registry::add(std::shared_ptr<MaskEntry> entry) {
                        range_text(*entry).c_str(), range_text(*overlap).c_str()));
     }
     by_address_.emplace(entry->base, entry);
+    addressed_ = by_address_.size();
   }
   entry->id = next_id_++;
   masks_.emplace(entry->id, entry);
@@ -80,6 +81,7 @@ Result<> Registry::remove(uint64_t id) {
   }
   if (found->second->addressed()) {
     by_address_.erase(found->second->base);
+    addressed_ = by_address_.size();
   }
   masks_.erase(found);
   return {};
@@ -127,10 +129,10 @@ Lookup Registry::find(const void* base, uint64_t count, DType type,
 }
 
 Lookup Registry::find_range(const void* ptr, uint64_t bytes, RangeHit* out) const {
-  const std::shared_lock lock(mutex_);
-  if (by_address_.empty()) {
+  if (addressed_ == 0) {
     return Lookup::none;
   }
+  const std::shared_lock lock(mutex_);
   const auto at = reinterpret_cast<uintptr_t>(ptr);
   if (bytes == 0 || bytes > UINTPTR_MAX - at) {
     return Lookup::miss;

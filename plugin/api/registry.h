@@ -109,6 +109,7 @@ class Registry {
   uint64_t generation_ = 1;  // moves with every update
   std::unordered_map<uint64_t, std::shared_ptr<MaskEntry>> masks_;
   std::map<uintptr_t, std::shared_ptr<MaskEntry>> by_address_;
+  std::atomic<size_t> addressed_{0};  // their number, for those who send and have registered none
   std::unordered_map<uint64_t, LayoutEntry> layouts_;
 };
 

@@ -23,14 +23,18 @@ class Slots {
  public:
   explicit Slots(bool receive) : receive_(receive) {}
 
-  // -1: all in use. The slot is value-initialised.
+  // -1: all in use. The slot is as new: value-initialised, or as its own renew() leaves it.
   [[nodiscard]] int take() {
     if (free_ == 0) {
       return -1;
     }
     const int i = std::countr_zero(free_);
     free_ &= free_ - 1;
-    ops_[at(i)] = Op{};
+    if constexpr (requires(Op& op) { op.renew(); }) {
+      ops_[at(i)].renew();
+    } else {
+      ops_[at(i)] = Op{};
+    }
     return i;
   }
   void release(int i) {

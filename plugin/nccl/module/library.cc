@@ -3,14 +3,15 @@
 
 #include <dlfcn.h>
 
-#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 
 namespace prunex::nccl::module_side {
+
+constinit std::atomic<const InternalTable*> detail::checked_table{nullptr};
+
 namespace {
 
-constinit std::atomic<const InternalTable*> checked_table{nullptr};
 constinit std::atomic<Logger> last_logger{nullptr};
 constinit std::atomic<bool> told_misfit{false};
 
@@ -21,7 +22,7 @@ const char* file_of(const void* address) {
                                                                     : "(unknown file)";
 }
 
-const char* own_file() { return file_of(&checked_table); }
+const char* own_file() { return file_of(&detail::checked_table); }
 
 const char* library_file() {
   return file_of(reinterpret_cast<const void*>(&prunex_internal_table));
@@ -49,10 +50,7 @@ void tell_misfit(const InternalTable* table) {
 
 }  // namespace
 
-const InternalTable* library() {
-  if (const InternalTable* known = checked_table.load(std::memory_order_acquire)) {
-    return known;
-  }
+const InternalTable* detail::check_library() {
   const InternalTable* const table = prunex_internal_table(sizeof(InternalTable), kTableVersion);
   if (!fits_us(table)) {
     tell_misfit(table);

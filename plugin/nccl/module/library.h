@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The module's one tie to libprunex.so: its table, checked, and NCCL's logger.
 #pragma once
+#include <atomic>
 #include <cstdint>
 
 #include "plugin/nccl/abi/types.h"
@@ -9,8 +10,16 @@ namespace prunex::nccl::module_side {
 
 inline constexpr const char* kName = "PRUNEX";  // NCCL_NET=PRUNEX; never "IB" or "Socket"
 
+namespace detail {
+extern std::atomic<const InternalTable*> checked_table;  // null: not looked at, or no good
+const InternalTable* check_library();
+}  // namespace detail
+
 // NULL when libprunex.so is from another build; the first such call says so in one line.
-const InternalTable* library();
+inline const InternalTable* library() {
+  const InternalTable* const known = detail::checked_table.load(std::memory_order_acquire);
+  return known != nullptr ? known : detail::check_library();
+}
 
 // The logger that init was given last; NULL is fine.
 void remember_logger(Logger log);

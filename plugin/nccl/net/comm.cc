@@ -28,8 +28,10 @@ NetComm::~NetComm() {
 
 int NetComm::test(Request& request, int* done, int* bytes) {
   *done = 0;
-  if (const int status = request.done ? kSuccess : pump(); status != kSuccess) {
-    return status;
+  if (!request.done) {
+    if (const int status = pump(&request); status != kSuccess) {
+      return status;
+    }
   }
   if (request.done) {
     *done = 1;
@@ -43,10 +45,6 @@ int NetComm::test(Request& request, int* done, int* bytes) {
 
 Error buffer_was_taken() {
   return {Code::invalid_argument, "a buffer was deregistered before its message was done"};
-}
-
-int NetComm::usable() {
-  return from_before_fork() ? broken(made_before_fork("connection")) : status_;
 }
 
 int NetComm::broken(const Error& why) {

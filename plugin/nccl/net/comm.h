@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "plugin/base/clock.h"
 #include "plugin/base/process.h"
@@ -89,8 +90,9 @@ class NetComm : public Object {
   [[nodiscard]] bool from_before_fork() const { return made_at_ != forks_counted(); }
 
  protected:
-  // Moves what can be moved.
-  virtual int pump() = 0;
+  // Moves what can be moved, until `wanted` is done, if there is one: what else has come by then is
+  // told when somebody asks for it.
+  virtual int pump(const Request* wanted) = 0;
   // A request that is not in use, or null; it is in use from now on.
   template <class Kind>
   [[nodiscard]] static Kind* claim(std::array<Kind, kMaxRequests>& all) {
@@ -112,13 +114,19 @@ class NetComm : public Object {
   int broken_connection() { return broken(connection().error()); }
 
   // kSuccess, or why nothing can be done with this comm any more.
-  int usable();
+  int usable() { return from_before_fork() ? broken(made_before_fork("connection")) : status_; }
+  // Whether any buffers of this process were taken back since the last question.
+  bool were_buffers_taken() {
+    const uint32_t now = buffers_taken();
+    return std::exchange(taken_seen_, now) != now;
+  }
 
  private:
   Link link_;
   LaneOfComm lane_;
   int status_ = kSuccess;
   uint32_t made_at_ = forks();
+  uint32_t taken_seen_ = buffers_taken();
 };
 
 class SendComm final : public NetComm {
@@ -160,8 +168,9 @@ class SendComm final : public NetComm {
     [[nodiscard]] size_t wire_bytes() const { return encoded.empty() ? bytes : encoded.size(); }
   };
 
-  int pump() override;
-  int advance();                             // posts what can be posted
+  int pump(const Request* wanted) override;
+  int advance();  // posts what can be posted
+  transport::Io post_raw(Send& send, const Memory* memory);
   bool prepare(Send& send, size_t* budget);  // false: not ready to be posted
   transport::Io post(Send& send);
   [[nodiscard]] bool is_looked_at(size_t bytes) const;  // for zeros, if its protocol allows it
@@ -175,7 +184,7 @@ class SendComm final : public NetComm {
   void count_violation(Send& send);
   void send_raw(Send& send);
   void free_side(Send& send);
-  int reap();
+  int reap(const Request* wanted);
 
   // Of device memory.
   void start_on_device();
@@ -235,7 +244,7 @@ class RecvComm final : public NetComm {
     }
   };
 
-  int pump() override;
+  int pump(const Request* wanted) override;
   [[nodiscard]] size_t slot_of(const Recv& r) const {
     return static_cast<size_t>(&r - recvs_.data());
   }
@@ -244,7 +253,7 @@ class RecvComm final : public NetComm {
   void begin_decoding(Recv& recv);
   void free_encoded(Recv& recv);
   int reap_copies();
-  int arrive();
+  int arrive(const Request* wanted);
   int decode(size_t* budget);
 
   std::array<Recv, kMaxRequests> recvs_;

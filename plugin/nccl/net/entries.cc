@@ -222,6 +222,7 @@ int dereg_mr(void*, void* mr) {
     (void)living().take(mr);
     const auto lane = memory->known->of_device;
     delete memory;
+    count_buffer_taken();
     if (lane != nullptr) {
       lane->drain();  // a connection that broke may have left a copy behind
     }

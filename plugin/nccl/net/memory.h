@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What regMr hands out: what it says about the buffer, and its registration with the transport.
 #pragma once
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "plugin/nccl/internal_table.h"
@@ -37,6 +39,17 @@ struct Memory : Object {
   [[nodiscard]] DeviceLane* lane() const { return known->of_device.get(); }
   [[nodiscard]] bool is_direct() const { return known->direct != nullptr; }
 };
+
+namespace detail {
+inline constinit std::atomic<uint32_t> g_buffers_taken{0};
+}
+// Counts what deregMr was given, so that a look at every message's buffer is rare.
+[[nodiscard]] inline uint32_t buffers_taken() {
+  return detail::g_buffers_taken.load(std::memory_order_acquire);
+}
+inline void count_buffer_taken() {
+  detail::g_buffers_taken.fetch_add(1, std::memory_order_release);
+}
 
 // NCCL's three protocols use buffers of different lengths. LL and LL128 are polled by the GPU while
 // they are written, and hold no zero blocks; they travel as they are.

@@ -88,21 +88,24 @@ int RecvComm::flush(const Memory& memory) {
   return !memory.is_direct() || memory.lane()->flush() ? kSuccess : broken(memory.lane()->error());
 }
 
-int RecvComm::pump() {
+int RecvComm::pump(const Request* wanted) {
   if (const int status = usable(); status != kSuccess) {
     return status;
   }
-  if (posted_.any_of(lost_its_buffer<Recv>) || encoded_.any_of(lost_its_buffer<Recv>)) {
+  if (were_buffers_taken() &&
+      (posted_.any_of(lost_its_buffer<Recv>) || encoded_.any_of(lost_its_buffer<Recv>))) {
     return broken(buffer_was_taken());
   }
-  if (const int status = arrive(); status != kSuccess) {
+  if (const int status = arrive(wanted); status != kSuccess) {
     return status;
   }
-  size_t budget = kCallBudget;
-  if (const int status = decode(&budget); status != kSuccess) {
-    return status;
+  if (!encoded_.empty()) {
+    size_t budget = kCallBudget;
+    if (const int status = decode(&budget); status != kSuccess) {
+      return status;
+    }
   }
-  return reap_copies();
+  return copying_.empty() ? kSuccess : reap_copies();
 }
 
 // All bytes are where they belong, or their way to the device's memory is enqueued: nothing of such
@@ -145,7 +148,7 @@ int RecvComm::reap_copies() {
   return kSuccess;
 }
 
-int RecvComm::arrive() {
+int RecvComm::arrive(const Request* wanted) {
   size_t left = kCallBudget;
   while (!posted_.empty()) {
     Recv& r = *posted_.front();
@@ -168,7 +171,7 @@ int RecvComm::arrive() {
         return status;
       }
     }
-    if (bytes >= left) {
+    if (&r == wanted || bytes >= left) {
       break;
     }
     left -= bytes;
@@ -193,7 +196,9 @@ void RecvComm::begin_decoding(Recv& r) {
 
 // And the room for it.
 void RecvComm::free_encoded(Recv& r) {
-  buffers_.give(std::move(r.side));
+  if (r.side) {
+    buffers_.give(std::move(r.side));
+  }
   if (r.staged != nullptr) {
     r.lane->give(r.staged);
     r.staged = nullptr;

@@ -22,7 +22,7 @@ SendComm::~SendComm() {
   const Deadline deadline = Deadline::after(kDrainS);
   while (usable() == kSuccess && !buffer_gone() && !(waiting_.empty() && posted_.empty()) &&
          !deadline.passed()) {
-    (void)pump();
+    (void)pump(nullptr);
   }
   disconnect();
   lane().drain();
@@ -43,39 +43,65 @@ int SendComm::isend(void* data, size_t bytes, const Memory* memory, void** reque
   s.lane = memory == nullptr || bytes == 0 ? nullptr : memory->lane();
   s.bytes = bytes;
   s.registered = memory != nullptr;
-  s.known = memory != nullptr ? memory->known : nullptr;
+  s.kind = WireKind::raw;
+  s.encoded = {};
+  s.stage = Stage::undecided;
+  s.piece.reset();
   s.protocol = is_looked_at(bytes)
                    ? protocol_of(thread_hint(&context()), memory, context().settings->fifo)
                    : Protocol::unknown;
-  s.stage = Stage::undecided;
-  s.kind = WireKind::raw;
-  s.encoded = {};
-  s.piece.reset();
   s.direct = s.lane != nullptr && memory->is_direct();
   if (s.lane != nullptr && !s.direct && bytes > s.lane->most_message()) {
     s.used = false;
     return report(too_long_to_stage(bytes, *s.lane));
   }
-  waiting_.push(&s);
   *request = static_cast<Request*>(&s);
-  // With nothing else under way there is nothing to reap yet, and a look costs as much as a post.
-  return posted_.empty() ? advance() : pump();
+  if (s.lane == nullptr && waiting_.empty()) {
+    decide(s);
+    if (s.stage == Stage::ready) {
+      const transport::Io io = post_raw(s, memory);
+      if (io == transport::Io::failed) {
+        return broken_connection();
+      }
+      if (io == transport::Io::done) {
+        // With nothing else under way there is nothing to reap yet, and a look costs as much as a
+        // post.
+        return posted_.size() == 1 ? kSuccess : reap(nullptr);
+      }
+    }
+  }
+  s.known = memory != nullptr ? memory->known : nullptr;
+  waiting_.push(&s);
+  return posted_.empty() ? advance() : pump(nullptr);
+}
+
+// What goes as it is, with nothing before it: NCCL's word for its buffer holds for this call.
+transport::Io SendComm::post_raw(Send& s, const Memory* memory) {
+  const transport::Region* const region = memory != nullptr ? memory->known->region.get() : nullptr;
+  const transport::Io io = connection().isend(s.data, s.bytes, region, &s.ticket);
+  if (io == transport::Io::done) {
+    posted_.push(&s);
+  }
+  return io;
 }
 
 // Prepares and posts in order, hands bytes to the kernel, and frees what is gone.
-int SendComm::pump() {
+int SendComm::pump(const Request* wanted) {
   const int status = advance();
-  return status == kSuccess ? reap() : status;
+  return status == kSuccess ? reap(wanted) : status;
 }
 
 int SendComm::advance() {
   if (const int status = usable(); status != kSuccess) {
     return status;
   }
-  if (buffer_gone()) {
+  if (waiting_.empty()) {
+    return kSuccess;
+  }
+  if (were_buffers_taken() && buffer_gone()) {
     return broken(buffer_was_taken());
   }
-  if (!waiting_.empty() && waiting_.front()->lane != nullptr) {
+  if (waiting_.front()->lane != nullptr) {
     start_on_device();
   }
   size_t budget = kCallBudget;
@@ -124,7 +150,7 @@ transport::Io SendComm::post(Send& s) {
   return io;
 }
 
-int SendComm::reap() {
+int SendComm::reap(const Request* wanted) {
   size_t left = kCallBudget;
   while (!posted_.empty()) {
     Send& s = *posted_.front();
@@ -145,7 +171,7 @@ int SendComm::reap() {
     }
     s.done = true;
     posted_.pop();
-    if (wire >= left) {
+    if (&s == wanted || wire >= left) {
       break;
     }
     left -= wire;

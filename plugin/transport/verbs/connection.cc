@@ -67,6 +67,10 @@ VerbsConnection::VerbsConnection(Parts parts, Fd ready, std::optional<Timer> tim
   }
   split_from_ = std::max<size_t>(parts_.domain->options().split_from, kEagerBytes + 1);
   set_lanes();
+  most_at_once_ = std::min<size_t>(chunk_, kMaxImmediateBytes);
+  if (lanes_.size() > 1) {
+    most_at_once_ = std::min(most_at_once_, split_from_ - 1);
+  }
 }
 
 // By turns over the rails, so that the queue pairs of one are not neighbours.
@@ -151,7 +155,7 @@ Io VerbsConnection::progress() {
   for (size_t i = 0; woken && i < parts_.rails.size(); ++i) {
     parts_.rails[i].queue->disarm();
   }
-  int moved = 0;
+  int moved = seen_count_ > 0 ? handle_seen(std::exchange(seen_count_, 0)) : 0;
   for (int i = 0; i < kPollsPerCall && !failed_; ++i) {
     const int n = poll_some();
     moved += n;
@@ -163,11 +167,16 @@ Io VerbsConnection::progress() {
     if (held_long_ > 0 && !has_enough_credits()) {
       tell_held();
     }
-    flush_due();
-    push_sends();
+    if (due_count_ > 0) {
+      flush_due();
+    }
+    if (next_to_post_ != next_send_) {
+      push_sends();
+    }
   }
   idle_rounds_ = moved > 0 ? 0 : idle_rounds_ + 1;
-  if (moved == 0 && !failed_) {
+  if (moved == 0 && !failed_ &&
+      (woken || lost_ || side_ended_ns_ >= 0 || idle_rounds_ % kRareRounds == 0)) {
     idle(woken);
   }
   return failed_ ? Io::failed : moved > 0 ? Io::done : Io::again;
@@ -192,14 +201,14 @@ void VerbsConnection::idle(bool woken) {
 }
 
 int VerbsConnection::poll_some() {
-  int moved = handle_seen(std::exchange(seen_count_, 0));
+  int moved = 0;
   for (Rail& rail : parts_.rails) {
     const int n = failed_ ? 0 : rail.queue->poll(seen_);
     if (n < 0) {
       lose({Code::system, rail.own.device + " has failed", 0, -1});
       return moved;
     }
-    moved += handle_seen(n);
+    moved += n > 0 ? handle_seen(n) : 0;
   }
   return moved;
 }
@@ -212,7 +221,7 @@ int VerbsConnection::handle_seen(int n) {
     }
   }
   for (const Lane& lane : lanes_) {
-    if (n > 0 && !lane.pair->refill()) {
+    if (!lane.pair->refill()) {
       lose({Code::system, parts_.rails[lane.rail].own.device + " has failed", 0, -1});
     }
   }
@@ -242,7 +251,9 @@ void VerbsConnection::handle(const ibv_wc& entry) {
       on_piece(i.mark, i.value);
       break;
     default:
-      on_message(i.kind, i.mark, i.value, 0);
+      if (!take_whole(i)) {
+        on_message(i.kind, i.mark, i.value, 0);
+      }
   }
 }
 

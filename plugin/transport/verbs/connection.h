@@ -36,7 +36,7 @@ class VerbsConnection final : public Connection {
   struct SendOp {
     const std::byte* data = nullptr;
     size_t bytes = 0, posted = 0;
-    Source memory;  // that `data` is in; none: it is copied
+    Source memory;  // that `data` is in, until it is out; none: it is copied
     uint32_t sequence = 0;
     Mark mark = 0;
     bool asked = false;
@@ -49,6 +49,12 @@ class VerbsConnection final : public Connection {
     size_t lane = 0;          // whose stripe is being posted
     uint16_t stripes = 0;     // posted and announced by other lanes than the first
     uint32_t unfinished = 0;  // posted writes that are not complete
+    void renew() {            // all but what isend() says and what comes with a place
+      posted = lane = 0;
+      asked = placed = too_long = has_place = in_pieces = false;
+      stripes = 0;
+      unfinished = 0;
+    }
     [[nodiscard]] bool is_out() const { return placed && unfinished == 0; }
     [[nodiscard]] bool is_done() const { return is_out() && !too_long; }
     [[nodiscard]] size_t length() const { return bytes; }
@@ -66,6 +72,13 @@ class VerbsConnection final : public Connection {
     bool arrived = false;  // but for stripes
     bool done = false;
     uint16_t stripes = 0;  // that it consists of, besides
+    void renew() {         // all but what irecv() says
+      aside_data = nullptr;
+      message = received = 0;
+      mark = 0;
+      held = granted = arrived = done = false;
+      stripes = 0;
+    }
     [[nodiscard]] bool is_done() const { return done; }
     [[nodiscard]] size_t length() const { return message; }
   };
@@ -81,9 +94,15 @@ class VerbsConnection final : public Connection {
 
   VerbsConnection(Parts parts, Fd ready, std::optional<Timer> timer);
   void set_lanes();
+  [[nodiscard]] bool on_device(const Region* region) const {
+    return region != nullptr && region->owner() == parts_.domain.get() &&
+           static_cast<const VerbsRegion*>(region)->memory->on_device();
+  }
   [[nodiscard]] Source source_of(const Region* region, const void* data, size_t bytes) const;
 
   // Sending.
+  bool post_at_once(int slot, const Region* region);
+  void aim_at_eager(const SendOp& op, QueuePair::Write* write) const;
   void push_sends();
   bool post_message(int slot);
   void find_place(SendOp& op);
@@ -93,10 +112,15 @@ class VerbsConnection final : public Connection {
   bool post_pieces(int slot);
   bool post_eager(int slot);
   bool source(int slot, size_t lane, size_t bytes, QueuePair::Write* write);
-  bool post_write(const QueuePair::Write& write, size_t lane, uint64_t id);
+  bool post_write(const QueuePair::Write& write, size_t lane);
   [[nodiscard]] bool has_room(size_t lane) const;
   [[nodiscard]] static bool is_eager(size_t bytes, const Endpoint& taker) {
     return bytes == 0 || (bytes <= kEagerBytes && taker.takes_eager);
+  }
+  // Receives whose messages come by an eager place in any case: copying them costs less than
+  // telling.
+  [[nodiscard]] bool is_short(size_t capacity) const {
+    return capacity <= kShortBytes && is_eager(capacity, parts_.own);
   }
   void ask(SendOp& op);
   [[nodiscard]] const Credit* credit_of(uint32_t sequence) const;
@@ -108,6 +132,7 @@ class VerbsConnection final : public Connection {
   // Receiving.
   void on_notice(uint32_t place);
   void on_ask(const Notice& notice);
+  bool take_whole(const Immediate& i);
   void on_message(Immediate::Kind kind, Mark mark, uint64_t bytes, uint16_t stripes);
   void on_piece(Mark mark, uint32_t value);
   void on_stripe(uint32_t place);
@@ -155,8 +180,9 @@ class VerbsConnection final : public Connection {
   std::byte side_byte_{};
   std::vector<pollfd> sides_;
   std::string names_, peer_;
-  uint64_t chunk_ = 0;     // bytes of one write at most
-  size_t split_from_ = 0;  // bytes of a message that goes over all lanes
+  uint64_t chunk_ = 0;       // bytes of one write at most
+  size_t split_from_ = 0;    // bytes of a message that goes over all lanes
+  size_t most_at_once_ = 0;  // bytes of one that a single write brings
 
   std::vector<Lane> lanes_;                             // the first carries all but stripes
   std::vector<uint32_t> weights_;                       // of the lanes

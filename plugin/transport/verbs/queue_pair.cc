@@ -15,7 +15,6 @@ namespace {
 
 constexpr uint8_t kNotReadyForEver = 7;
 constexpr uint8_t kNotReadyTimer = 12;  // 0.64 ms
-constexpr uint32_t kRefillBatch = 16;   // receives that are posted again in one call
 
 uint32_t bounded(uint32_t wanted, int limit) {
   return limit > 0 ? std::min(wanted, static_cast<uint32_t>(limit)) : wanted;
@@ -33,9 +32,8 @@ QueuePair::Depth QueuePair::depth_of(const PortInfo& port, Role role) {
   // a stripe of every message.
   const uint32_t messages = static_cast<uint32_t>(kMaxInFlight);
   const uint32_t spare = kRefillBatch + 8;
-  const Depth wanted = role == Role::records
-                           ? Depth{kSendDepth, 4 * messages + 2 * kPieces + spare}
-                           : Depth{kSendDepth / 2, messages + spare};
+  const Depth wanted = role == Role::records ? Depth{kSendDepth, 4 * messages + 2 * kPieces + spare}
+                                             : Depth{kSendDepth / 2, messages + spare};
   return {bounded(wanted.sends, port.max_work_requests),
           bounded(wanted.receives, port.max_work_requests)};
 }
@@ -44,6 +42,7 @@ Result<std::unique_ptr<QueuePair>> QueuePair::open(std::shared_ptr<Device> devic
                                                    const CompletionQueue& queue, Role role,
                                                    size_t lane) {
   std::unique_ptr<QueuePair> out(new QueuePair(std::move(device), role, lane));
+  out->prepare_work();
   if (auto r = out->make_pair(queue); !r) {
     return tl::unexpected<Error>(r.error());
   }
@@ -173,19 +172,21 @@ Result<> QueuePair::connect(const RailEnd& own, const RailEnd& peer, uint32_t pe
                 "made ready to send");
 }
 
+// Announcements bring no data of their own: the receives have no memory.
+void QueuePair::prepare_work() {
+  for (size_t i = 0; i < receives_.size(); ++i) {
+    receives_[i].wr_id = kReceiveId | uint64_t{lane_} << kLaneShift;
+    receives_[i].next = i + 1 < receives_.size() ? &receives_[i + 1] : nullptr;
+  }
+  send_.sg_list = &piece_;
+}
+
 int QueuePair::post_receives(uint32_t n) {
-  // Announcements bring no data of their own: the receives have no memory.
-  constexpr uint32_t kBatch = 32;
-  std::array<ibv_recv_wr, kBatch> work;
   while (n > 0) {
-    const uint32_t batch = std::min(n, kBatch);
-    for (uint32_t i = 0; i < batch; ++i) {
-      work[i] = {};
-      work[i].wr_id = kReceiveId | uint64_t{lane_} << kLaneShift;
-      work[i].next = i + 1 < batch ? &work[i + 1] : nullptr;
-    }
+    const uint32_t batch = std::min(n, kRefillBatch);
     ibv_recv_wr* bad = nullptr;
-    const int error = device_->context()->ops.post_recv(pair_, work.data(), &bad);
+    const int error =
+        device_->context()->ops.post_recv(pair_, &receives_[kRefillBatch - batch], &bad);
     if (error != 0) {
       return error;
     }
@@ -195,44 +196,23 @@ int QueuePair::post_receives(uint32_t n) {
 }
 
 int QueuePair::post(const Write& write) {
-  ibv_sge piece{};
-  piece.addr = reinterpret_cast<uint64_t>(write.data);
-  piece.length = write.bytes;
-  piece.lkey = write.local_key;
-  ibv_send_wr work{};
-  work.wr_id = write.id | uint64_t{lane_} << kLaneShift;
-  work.sg_list = &piece;
-  work.num_sge = write.bytes > 0 ? 1 : 0;
-  work.opcode = write.announces ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
-  work.send_flags = IBV_SEND_SIGNALED;
-  if (write.bytes > 0 && write.bytes <= max_inline_ && write.may_inline) {
-    work.send_flags |= IBV_SEND_INLINE;
-  }
-  work.imm_data = __builtin_bswap32(write.immediate);
-  work.wr.rdma.remote_addr = write.address;
-  work.wr.rdma.rkey = write.key;
+  piece_.addr = reinterpret_cast<uint64_t>(write.data);
+  piece_.length = write.bytes;
+  piece_.lkey = write.local_key;
+  send_.wr_id = write.id | uint64_t{lane_} << kLaneShift;
+  send_.num_sge = write.bytes > 0 ? 1 : 0;
+  send_.opcode = write.announces ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
+  const bool goes_inline = write.bytes > 0 && write.bytes <= max_inline_ && write.may_inline;
+  send_.send_flags = IBV_SEND_SIGNALED | (goes_inline ? IBV_SEND_INLINE : 0);
+  send_.imm_data = __builtin_bswap32(write.immediate);
+  send_.wr.rdma.remote_addr = write.address;
+  send_.wr.rdma.rkey = write.key;
   ibv_send_wr* bad = nullptr;
-  const int error = device_->context()->ops.post_send(pair_, &work, &bad);
+  const int error = device_->context()->ops.post_send(pair_, &send_, &bad);
   in_flight_ += error == 0 ? 1 : 0;
   return error;
 }
 
-void QueuePair::take(ibv_wc& entry) {
-  if ((entry.wr_id & kReceiveId) != 0) {
-    ++taken_;
-    entry.imm_data = __builtin_bswap32(entry.imm_data);
-  } else {
-    --in_flight_;
-  }
-  broken_ = broken_ || entry.status != IBV_WC_SUCCESS;
-}
-
-bool QueuePair::refill() {
-  // A device may give fewer places than were asked for.
-  if (taken_ < std::clamp(depth_.receives / 4, 1U, kRefillBatch) || broken_) {
-    return true;
-  }
-  return post_receives(std::exchange(taken_, 0U)) == 0;
-}
+bool QueuePair::post_taken() { return post_receives(std::exchange(taken_, 0U)) == 0; }
 
 }  // namespace prunex::transport::verbs

@@ -2,7 +2,10 @@
 // A queue pair: made, brought up, posted to. Counts the places of its send queue, which not every
 // device does.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <memory>
+#include <utility>
 
 #include "plugin/transport/verbs/completion.h"
 #include "plugin/transport/verbs/wire.h"
@@ -16,6 +19,8 @@ inline constexpr int kLaneShift = 48;
 [[nodiscard]] inline size_t lane_of(const ibv_wc& entry) {
   return entry.wr_id >> kLaneShift & (kMaxQueuePairs - 1);
 }
+
+inline constexpr uint32_t kRefillBatch = 16;  // receives that are posted again in one call
 
 class QueuePair {
  public:
@@ -55,25 +60,43 @@ class QueuePair {
   // send_room() must not be 0. 0 or an errno.
   [[nodiscard]] int post(const Write& write);
   // Every completion of this pair comes here, before anything else is done with it.
-  void take(ibv_wc& entry);
+  void take(ibv_wc& entry) {
+    if ((entry.wr_id & kReceiveId) != 0) {
+      ++taken_;
+      entry.imm_data = __builtin_bswap32(entry.imm_data);
+    } else {
+      --in_flight_;
+    }
+    broken_ = broken_ || entry.status != IBV_WC_SUCCESS;
+  }
   // Posts again the receives that were taken, when they are a batch. false: the device failed.
-  [[nodiscard]] bool refill();
+  [[nodiscard]] bool refill() { return taken_ < refill_from_ || broken_ || post_taken(); }
 
  private:
   QueuePair(std::shared_ptr<Device> device, Role role, size_t lane)
-      : device_(std::move(device)), depth_(depth_of(device_->port(), role)), lane_(lane) {}
+      : device_(std::move(device)),
+        depth_(depth_of(device_->port(), role)),
+        refill_from_(std::clamp(depth_.receives / 4, 1U, kRefillBatch)),
+        lane_(lane) {}
   Result<> make_pair(const CompletionQueue& queue);
   Result<> modify(ibv_qp_attr& attr, int mask, const char* what);
   int post_receives(uint32_t n);
+  void prepare_work();
+  bool post_taken();
 
   std::shared_ptr<Device> device_;
   Depth depth_;
+  uint32_t refill_from_;  // a device may give fewer places than were asked for
   size_t lane_;
   ibv_qp* pair_ = nullptr;
   uint32_t max_inline_ = 0;
   uint32_t in_flight_ = 0;  // posted writes whose completion was not taken
   uint32_t taken_ = 0;      // receives to post again
   bool counted_ = false, broken_ = false;
+  // What is the same in every post stays in these.
+  ibv_sge piece_{};
+  ibv_send_wr send_{};
+  std::array<ibv_recv_wr, kRefillBatch> receives_{};
 };
 
 }  // namespace prunex::transport::verbs

@@ -46,7 +46,9 @@ Io VerbsConnection::irecv(void* data, size_t capacity, const Region* region, Tic
   } else if (lost_) {
     check_lost();
   } else {
-    op.memory = source_of(region, data, capacity);
+    if (!is_short(capacity) || on_device(region)) {  // the others come by an eager place
+      op.memory = source_of(region, data, capacity);
+    }
     hold(op);
   }
   return failed_ ? Io::failed : Io::done;
@@ -60,13 +62,13 @@ bool VerbsConnection::is_posted(uint32_t sequence) const {
 // What fits into an eager place comes without being told where to; credits of others go several in
 // one write, while the other end has enough to go on with.
 void VerbsConnection::hold(RecvOp& op) {
-  const bool is_short = is_eager(op.capacity, parts_.own);
-  const bool waits = is_short
+  const bool is_long = !is_short(op.capacity);
+  const bool waits = !is_long
                          ? next_arrival_ - told_consumed_ < kTellAfter
                          : has_enough_credits() && held_long_ + 1 < static_cast<int>(kMostCredits);
   op.held = true;
   ++held_;
-  held_long_ += is_short ? 0 : 1;
+  held_long_ += is_long ? 1 : 0;
   if (!waits) {
     tell_held();
   }
@@ -101,7 +103,7 @@ void VerbsConnection::tell_held() {
 void VerbsConnection::unhold(RecvOp& op) {
   if (std::exchange(op.held, false)) {
     --held_;
-    held_long_ -= is_eager(op.capacity, parts_.own) ? 0 : 1;
+    held_long_ -= is_short(op.capacity) ? 0 : 1;
   }
 }
 
@@ -230,6 +232,34 @@ void VerbsConnection::on_stripe(uint32_t place) {
   }
   ++stripes_[place];
   settle();
+}
+
+// What most messages are: one in its place, or in an eager one, for a receive that waits, behind
+// whole ones. false: another, or not a good one.
+bool VerbsConnection::take_whole(const Immediate& i) {
+  const uint32_t sequence = next_arrival_;
+  if ((i.mark & kAside) != 0 || !is_posted(sequence) || next_whole_ != sequence) {
+    return false;
+  }
+  RecvOp& op = receives_[receive_order_[sequence % kPlaces]];
+  const bool eager = i.kind == Immediate::eager;
+  const bool by_host = eager && i.value <= kEagerBytes && !(op.memory && op.memory->on_device());
+  if (i.value > op.capacity || op.granted || op.received > 0 ||
+      !(by_host || (i.kind == Immediate::direct && op.memory))) {
+    return false;
+  }
+  unhold(op);
+  if (eager && i.value > 0) {
+    std::memcpy(op.data, parts_.board->eager(sequence), i.value);
+  }
+  op.message = i.value;
+  op.mark = i.mark;
+  op.arrived = op.done = true;
+  if (op.memory) {
+    op.memory.reset();
+  }
+  next_whole_ = ++next_arrival_;
+  return true;
 }
 
 void VerbsConnection::on_message(Immediate::Kind kind, Mark mark, uint64_t bytes,

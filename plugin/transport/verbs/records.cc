@@ -61,16 +61,18 @@ bool VerbsConnection::post_credits(size_t n) {
   w.announces = true;
   w.immediate = pack({Immediate::control, static_cast<uint8_t>(Control::credit),
                       pack_credits(place, static_cast<uint32_t>(n))});
-  return post_write(w, 0, kControlId);
+  w.id = kControlId;
+  return post_write(w, 0);
 }
 
 bool VerbsConnection::post_record(Control kind, uint32_t sequence, const RecordBytes& record,
                                   uint64_t id) {
   QueuePair::Write w;
   w.announces = true;
+  w.id = id;
   if (kind == Control::taken) {
     w.immediate = pack({Immediate::control, static_cast<uint8_t>(kind), sequence});
-    return post_write(w, 0, id);
+    return post_write(w, 0);
   }
   std::byte* from = parts_.board->outbox();
   std::memcpy(from, record.data(), record.size());
@@ -83,7 +85,7 @@ bool VerbsConnection::post_record(Control kind, uint32_t sequence, const RecordB
       parts_.peer.board + (kind == Control::credit ? kCreditsAt : kNoticesAt) + place * kPlaceBytes;
   w.key = rail.peer.board_key;
   w.immediate = pack({Immediate::control, static_cast<uint8_t>(kind), place});
-  return post_write(w, 0, id);
+  return post_write(w, 0);
 }
 
 }  // namespace prunex::transport::verbs

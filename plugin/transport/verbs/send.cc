@@ -33,14 +33,61 @@ Io VerbsConnection::isend(const void* data, size_t bytes, const Region* region, 
   op.bytes = bytes;
   op.mark = mark;
   op.sequence = next_send_;
-  op.memory = source_of(region, data, bytes);
   send_order_[next_send_ % kPlaces] = static_cast<uint8_t>(slot);
-  ++next_send_;
   ++unsent_;
   *out = sends_.ticket(slot);
-  ask(op);
-  push_sends();
+  ++next_send_;
+  if (!post_at_once(slot, region)) {
+    op.memory = source_of(region, data, bytes);
+    ask(op);
+    push_sends();
+  }
   return Io::done;
+}
+
+// A message in its turn that one write of the first lane brings, from where it is: what most are.
+// false: another.
+bool VerbsConnection::post_at_once(int slot, const Region* region) {
+  SendOp& op = sends_[slot];
+  const Credit* const credit = (op.mark & kAside) == 0 ? credit_of(op.sequence) : nullptr;
+  const bool direct = credit != nullptr && credit->address != 0 && op.bytes > kShortBytes &&
+                      op.bytes <= most_at_once_;
+  const bool eager = is_eager(op.bytes, parts_.peer) && op.sequence - peer_consumed_ < kPlaces;
+  if (next_to_post_ != op.sequence || !(direct || eager) || !has_room(0) ||
+      (credit != nullptr && op.bytes > credit->capacity)) {
+    return false;
+  }
+  QueuePair::Write w;
+  w.may_inline = op.bytes <= lanes_.front().pair->max_inline() && !on_device(region);
+  if (!w.may_inline) {
+    op.memory = source_of(region, op.data, op.bytes);
+    if (!op.memory) {
+      return false;
+    }
+    w.local_key = op.memory->local_key(parts_.rails[lanes_.front().rail].index);
+  }
+  w.data = op.data;
+  w.bytes = static_cast<uint32_t>(op.bytes);
+  w.id = static_cast<uint64_t>(slot);
+  if (direct) {
+    w.address = credit->address;
+    w.key = credit->keys[lanes_.front().rail];
+    w.announces = true;
+    w.immediate = pack({Immediate::direct, op.mark, w.bytes});
+  } else {
+    aim_at_eager(op, &w);
+  }
+  op.placed = post_write(w, 0);
+  has_credit_[op.sequence % kPlaces] = false;
+  ++next_to_post_;
+  return true;
+}
+
+void VerbsConnection::aim_at_eager(const SendOp& op, QueuePair::Write* write) const {
+  write->address = parts_.peer.board + kEagerAt + op.sequence % kPlaces * kEagerBytes;
+  write->key = parts_.rails.front().peer.board_key;
+  write->announces = true;
+  write->immediate = pack({Immediate::eager, op.mark, write->bytes});
 }
 
 void VerbsConnection::push_sends() {
@@ -144,10 +191,9 @@ bool VerbsConnection::source(int slot, size_t lane, size_t bytes, QueuePair::Wri
   return true;
 }
 
-bool VerbsConnection::post_write(const QueuePair::Write& write, size_t lane, uint64_t id) {
-  QueuePair::Write w = write;
-  w.id = id;
-  const int error = lanes_[lane].pair->post(w);
+bool VerbsConnection::post_write(const QueuePair::Write& write, size_t lane) {
+  const uint64_t id = write.id;
+  const int error = lanes_[lane].pair->post(write);
   if (error != 0) {
     break_with(Code::system, strf("%s takes no work of %u bytes: %s",
                                   parts_.rails[lanes_[lane].rail].own.device.c_str(), write.bytes,
@@ -195,7 +241,7 @@ bool VerbsConnection::post_stripe(int slot, size_t lane, uint64_t end, bool anno
     w.immediate = lane > 0 ? pack({Immediate::control, static_cast<uint8_t>(Control::stripe),
                                    static_cast<uint32_t>(op.sequence % kPlaces)})
                            : pack({Immediate::direct, op.mark, static_cast<uint32_t>(op.bytes)});
-    if (!post_write(w, lane, w.id)) {
+    if (!post_write(w, lane)) {
       return false;
     }
     op.posted += w.bytes;
@@ -237,7 +283,7 @@ bool VerbsConnection::post_pieces(int slot) {
     const bool last = op.posted + w.bytes == op.bytes;
     w.immediate = pack({Immediate::piece, op.mark, w.bytes | (last ? kLastPiece : 0)});
     op.placed = last;
-    if (!post_write(w, 0, w.id)) {
+    if (!post_write(w, 0)) {
       return false;
     }
     ++pieces_sent_;
@@ -252,12 +298,9 @@ bool VerbsConnection::post_eager(int slot) {
   if (!has_room(0) || !source(slot, 0, op.bytes, &w)) {
     return false;
   }
-  w.address = parts_.peer.board + kEagerAt + op.sequence % kPlaces * kEagerBytes;
-  w.key = parts_.rails.front().peer.board_key;
-  w.announces = true;
-  w.immediate = pack({Immediate::eager, op.mark, w.bytes});
+  aim_at_eager(op, &w);
   op.placed = true;
-  return post_write(w, 0, w.id);
+  return post_write(w, 0);
 }
 
 void VerbsConnection::on_sent(uint64_t id) {
