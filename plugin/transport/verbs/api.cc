@@ -5,15 +5,16 @@
 
 #include <type_traits>
 
+#include "plugin/base/library.h"
+
 namespace prunex::transport::verbs {
 
 Result<Api> open_library(const std::string& library) {
-  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    const char* why = dlerror();
-    return fail(Code::unsupported,
-                strf("RDMA is not used: %s", why != nullptr ? why : "libibverbs cannot be opened"));
+  const auto opened = open_shared(library);
+  if (!opened) {
+    return fail(Code::unsupported, "RDMA is not used: " + opened.error().text);
   }
+  void* const handle = *opened;
   Api api;
   std::string missing;
   const auto look_up = [&](auto& function, const char* name, bool needed) {
