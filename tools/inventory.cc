@@ -268,7 +268,14 @@ Inventory take_inventory(const Environment& environment) {
   inventory.transports = {shared_memory(), sockets(config), verbs(config)};
   for (const TransportState& t : inventory.transports) {
     if (!t.usable && (t.name != "verbs" || config.transport == Choice::verbs)) {
-      inventory.problems.push_back("transport " + t.name + ": " + t.detail);
+      // A plugin that cannot be used for the same reason has said it before.
+      auto& problems = inventory.problems;
+      problems.erase(std::remove_if(problems.begin(), problems.end(),
+                                    [&](const std::string& p) {
+                                      return p.find(t.detail) != std::string::npos;
+                                    }),
+                     problems.end());
+      problems.push_back("transport " + t.name + ": " + t.detail);
     }
   }
   return inventory;

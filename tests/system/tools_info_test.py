@@ -279,8 +279,15 @@ def case_why_there_is_no_rdma():
         line, out = verbs_line(devices)
         expect(line.startswith("no: ") and all(reason in line for reason in reasons), line)
         expect(out.startswith("ready: ") and " socket," in out.splitlines()[0], out)
+        # Once: the plugin, whose network fails for the same reason, does not say it again.
         line, out = verbs_line(devices, code=1, PRUNEX_TRANSPORT="verbs")
-        expect(out.startswith("not ready: ") and all(reason in line for reason in reasons), line)
+        first = out.splitlines()[0]
+        expect(first.startswith("not ready: ") and line == "no: see the first line", out)
+        for reason in (*reasons, "unset PRUNEX_TRANSPORT"):
+            expect(reason in first and out.count(reason) == 1, reason, out)
+        made = json.loads(prunex("info", "--json", "-", env={
+            "FAKE_IBVERBS": devices, "LD_LIBRARY_PATH": FAKE, "PRUNEX_TRANSPORT": "verbs"}).out)
+        expect(len(made["problems"]) == 1 and all(reason in made["problems"][0] for reason in reasons), made)
     line, _ = verbs_line("rxe0:1", PRUNEX_IB_DISABLE="1")
     expect(line.startswith("no: ") and "PRUNEX_IB_DISABLE" in line, line)
     line, _ = verbs_line("rxe0:1", PRUNEX_TRANSPORT="socket")
