@@ -18,9 +18,7 @@ struct HcaFilter {
     int port = -1;  // -1: all
   };
   bool exclude = false, exact = false;
-  std::vector<Item> items;
-
-  [[nodiscard]] bool everything() const { return items.empty() && !exclude; }
+  std::vector<Item> items;  // empty: every device matches
 };
 [[nodiscard]] Result<HcaFilter> parse_hca_filter(std::string_view text);
 

@@ -46,13 +46,13 @@ Result<Selection> select_ports(std::span<const PortInfo> have, std::string_view 
   Selection out;
   std::vector<bool> used(filter->items.size());
   for (size_t i = 0; i < have.size(); ++i) {
-    bool named = false;
+    bool named = filter->items.empty();
     for (size_t k = 0; k < filter->items.size(); ++k) {
       if (matches(*filter, filter->items[k], have[i])) {
         used[k] = named = true;
       }
     }
-    if (!filter->everything() && named == filter->exclude) {
+    if (named == filter->exclude) {
       continue;
     }
     if (have[i].trouble.empty()) {
