@@ -5,7 +5,8 @@
 #
 #   scripts/compare-perftest.sh [options]
 #
-#   --devices A,B          devices of this machine; without it: rxe0,rxe1 in a guest of scripts/soft-roce.sh
+#   --devices A,B          devices of this machine, mlx5_0 (its first port that is up) or mlx5_0:2; without it:
+#                          rxe0,rxe1 in a guest of scripts/soft-roce.sh
 #   --sizes LIST           of the messages for bandwidth: 64K,1M,8M; none: no bandwidth
 #   --latency-sizes LIST   of those for latency: 8,4K; none: no latency
 #   --test T               perftest's: write (ib_write_bw's server does nothing meanwhile), or send (both ends poll,
@@ -18,7 +19,7 @@
 #   --density D            share of bytes that are not zero: a third table, of --sizes, has dense messages of --prunex and
 #                          such, found by the plugin (blocks) and known from a mask (mask)
 #   --spread               of the guest: see soft-roce.sh
-#   --transport T          its transport, verbs or socket (verbs)
+#   --transport T          its transport, verbs or socket (verbs); socket needs --prunex-devices
 #   --prunex-devices A,B   its devices, where they are not those of --devices (TCP: eth0,eth1)
 #   --timeout S            of the guest (1800)
 #   --offline              installs and downloads nothing
@@ -35,23 +36,31 @@ set -euo pipefail
 program=compare-perftest
 
 devices='' sizes=64K,1M,8M latency_sizes=8,4K qps=1 runs=5 iterations='' prunex='' transport=verbs test=write nccl='' density=''
-prunex_devices='' guest_limit=1800 offline=() guest_options=()
+prunex_devices='' names=() ports=() guest_limit=1800 offline=() guest_options=()
 readonly limit=120 # seconds of one run
+readonly sysfs=${COMPARE_PERFTEST_SYSFS:-/sys/class/infiniband} # another one in tests
 
 in_range() {
-  [[ $2 =~ ^[0-9]{1,7}$ ]] && ((10#$2 >= $3 && 10#$2 <= $4)) || usage_error "$1 '$2' is not in $3..$4"
+  # Leading zeros would be octal.
+  [[ $2 =~ ^(0|[1-9][0-9]{0,6})$ ]] && (($2 >= $3 && $2 <= $4)) || usage_error "$1 '$2' is not in $3..$4"
+}
+is_device_pair() {
+  local one='[^,:/[:space:]]+(:([1-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5]))?'
+  [[ $2 =~ ^$one,$one$ ]] || usage_error "$1 '$2' is not two devices with a comma between, as in mlx5_0,mlx5_1:2"
 }
 is_pair() { [[ $2 =~ ^[^,[:space:]]+,[^,[:space:]]+$ ]] || usage_error "$1 '$2' is not two names with a comma between"; }
 # "64K,1M" -> "65536 1048576"
 bytes_of() {
   local size result=()
   [[ $2 != none ]] || return 0
-  for size in ${2//,/ }; do
+  [[ $2 =~ ^[^,[:space:]]+(,[^,[:space:]]+)*$ ]] || usage_error "$1 '$2' is not a list of sizes, as in 4K,64K,1M"
+  local list
+  IFS=, read -ra list <<<"$2"
+  for size in "${list[@]}"; do
     [[ ${size^^} =~ ^[1-9][0-9]{0,9}[KMG]?$ ]] || usage_error "$1: '$size' is no size"
     result+=("$(numfmt --from=iec "${size^^}")")
     ((result[-1] <= 1 << 30)) || usage_error "$1: '$size' is more than 1G"
   done
-  ((${#result[@]})) || usage_error "$1 '$2' has no sizes"
   echo "${result[*]}"
 }
 
@@ -89,12 +98,15 @@ parse_args() {
   in_range --runs "$runs" 1 1000
   in_range --timeout "$guest_limit" 1 604800
   [[ -z $iterations ]] || in_range --iterations "$iterations" 5 1000000
-  [[ -z $devices ]] || is_pair --devices "$devices"
+  [[ -z $devices ]] || is_device_pair --devices "$devices"
   [[ -z $prunex_devices ]] || is_pair --prunex-devices "$prunex_devices"
   [[ -z $prunex || (-f $prunex && -x $prunex) ]] || usage_error "--prunex '$prunex' is not a program"
   [[ -z $nccl || (-f $nccl && -r $nccl) ]] || usage_error "--nccl '$nccl' is not a file that can be read"
   [[ $transport == verbs || $transport == socket ]] || usage_error "--transport '$transport' is not verbs or socket"
   [[ -z $nccl$density || -n $prunex ]] || usage_error "--nccl and --density need --prunex"
+  [[ -z $prunex_devices || -n $prunex ]] || usage_error "--prunex-devices needs --prunex"
+  [[ $transport == verbs || -z $prunex || -n $prunex_devices ]] ||
+    usage_error "--transport socket: name two network interfaces with --prunex-devices, as in eth0,eth1"
   [[ -z $density || $density =~ ^(0?\.[0-9]{1,9}|0|1(\.0{1,9})?)$ ]] || usage_error "--density '$density' is not in 0..1"
   sizes=$(bytes_of --sizes "$sizes")
   latency_sizes=$(bytes_of --latency-sizes "$latency_sizes")
@@ -111,18 +123,36 @@ iterations_of() {
   echo "${iterations:-$n}"
 }
 
-# The index of a device's routable RoCE v2 address, as perftest wants it; nothing on InfiniBand.
+# find_port DEVICE[:PORT]: the port's number: the one that is named, else the first that is up.
+find_port() {
+  local folder=$sysfs/${1%%:*}/ports port states=''
+  if [[ $1 == *:* ]]; then
+    [[ -d $folder/${1#*:} ]] || die "RDMA device '${1%%:*}' has no port ${1#*:}; it has: $(find "$folder" -mindepth 1 -maxdepth 1 -printf '%f\n' | sort -n | paste -sd ' ')"
+    echo "${1#*:}"
+    return 0
+  fi
+  for port in $(find "$folder" -mindepth 1 -maxdepth 1 -printf '%f\n' | sort -n); do
+    if [[ $(cat "$folder/$port/state") == *ACTIVE ]]; then
+      echo "$port"
+      return 0
+    fi
+    states+=" port $port is '$(cat "$folder/$port/state")'"
+  done
+  die "no port of RDMA device '$1' is up:${states:- it has none}"
+}
+
+# gid_option DEVICE PORT: the index of its routable RoCE v2 address, as perftest wants it; nothing on InfiniBand.
 gid_option() {
-  local port=/sys/class/infiniband/$1/ports/1 index
+  local port=$sysfs/$1/ports/$2 index
   [[ $(cat "$port/link_layer") == Ethernet ]] || return 0
-  for index in {0..63}; do
+  for index in {0..255}; do
     if [[ $(cat "$port/gid_attrs/types/$index" 2>/dev/null) == "RoCE v2" &&
       $(cat "$port/gids/$index") == 0000:0000:0000:0000:0000:ffff:* ]]; then
       echo "-x $index"
       return 0
     fi
   done
-  say "$1 has no RoCE v2 address of an IPv4 kind"
+  say "$1:$2 has no RoCE v2 address of an IPv4 kind: give its network interface one"
   return 1
 }
 
@@ -140,17 +170,17 @@ listening() { grep -qi ":$(printf %04X "$1") [0-9A-F]*:0000 0A" /proc/net/tcp /p
 between() {
   local port server server_options client_options code=0
   port=$(free_port)
-  server_options=$(gid_option "${devices%,*}")
-  client_options=$(gid_option "${devices#*,}")
+  server_options=$(gid_option "${names[0]}" "${ports[0]}")
+  client_options=$(gid_option "${names[1]}" "${ports[1]}")
   # shellcheck disable=SC2086
-  timeout -k 5 "$limit" "$@" -d "${devices%,*}" $server_options -p "$port" >"$work/server" 2>&1 &
+  timeout -k 5 "$limit" "$@" -d "${names[0]}" -i "${ports[0]}" $server_options -p "$port" >"$work/server" 2>&1 &
   server=$!
   until listening "$port"; do
     kill -0 $server 2>/dev/null || break
     sleep 0.1
   done
   # shellcheck disable=SC2086
-  timeout -k 5 "$limit" "$@" -d "${devices#*,}" $client_options -p "$port" 127.0.0.1 2>"$work/client" || code=$?
+  timeout -k 5 "$limit" "$@" -d "${names[1]}" -i "${ports[1]}" $client_options -p "$port" 127.0.0.1 2>"$work/client" || code=$?
   ((code == 0)) || kill $server 2>/dev/null || true
   wait $server || code=$?
   ((code == 0)) && return 0
@@ -169,13 +199,19 @@ perftest_latency() {
 
 # p2p COLUMN SIZE OPTION...: two processes, so that each has a device of its own.
 p2p() {
-  local column=$1 size=$2 port other code=0 names=${prunex_devices:-$devices} common
+  local column=$1 size=$2 port other code=0 common ours=("${names[@]}") first=() second=()
+  if [[ -n $prunex_devices ]]; then
+    IFS=, read -ra ours <<<"$prunex_devices"
+  else # the port that perftest has
+    first=("PRUNEX_IB_HCA==${names[0]}:${ports[0]}" "NCCL_IB_HCA==${names[0]}:${ports[0]}")
+    second=("PRUNEX_IB_HCA==${names[1]}:${ports[1]}" "NCCL_IB_HCA==${names[1]}:${ports[1]}")
+  fi
   common=("$prunex" bench p2p --op "$test" --size "$size" --iters "$(iterations_of "$size")" --warmup 20 "${@:3}")
   port=$(free_port)
-  local world=(env PRUNEX_WORLD_SIZE=2 "PRUNEX_ROOT=127.0.0.1:$port" timeout -k 5 "$limit")
-  PRUNEX_RANK=1 "${world[@]}" "${common[@]}" --device "${names#*,}" >"$work/server" 2>&1 &
+  local world=(env PRUNEX_WORLD_SIZE=2 "PRUNEX_ROOT=127.0.0.1:$port") run=(timeout -k 5 "$limit" "${common[@]}")
+  PRUNEX_RANK=1 "${world[@]}" "${second[@]}" "${run[@]}" --device "${ours[1]}" >"$work/server" 2>&1 &
   other=$!
-  PRUNEX_RANK=0 "${world[@]}" "${common[@]}" --device "${names%,*}" --csv "$work/csv" >"$work/client" 2>&1 || code=$?
+  PRUNEX_RANK=0 "${world[@]}" "${first[@]}" "${run[@]}" --device "${ours[0]}" --csv "$work/csv" >"$work/client" 2>&1 || code=$?
   ((code == 0)) || kill $other 2>/dev/null || true
   wait $other || code=$?
   if ((code != 0)); then
@@ -247,7 +283,7 @@ compare() {
 }
 
 main() {
-  local device have_devices
+  local device port have_devices
   parse_args "$@"
   ((${#offline[@]})) || (install_packages perftest) || exit 77
   if ! have "ib_${test}_bw" || ! have "ib_${test}_lat"; then
@@ -259,15 +295,18 @@ main() {
       --devices rxe0,rxe1
   fi
   for device in ${devices/,/ }; do
-    [[ -d /sys/class/infiniband/$device ]] && continue
-    have_devices=$(find /sys/class/infiniband -mindepth 1 -printf '%f ' 2>/dev/null) || true
-    die "no RDMA device '$device'; there are: ${have_devices:-none}"
+    if [[ ! -d $sysfs/${device%%:*} ]]; then
+      have_devices=$(find "$sysfs" -mindepth 1 -maxdepth 1 -printf '%f ' 2>/dev/null) || true
+      die "no RDMA device '${device%%:*}'; there are: ${have_devices:-none}"
+    fi
+    port=$(find_port "$device")
+    names+=("${device%%:*}") ports+=("$port")
   done
   work=$(mktemp -d "${TMPDIR:-/tmp}/prunex-compare.XXXXXX")
   trap 'rm -rf "$work"' EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM
-  echo "# ${devices%,*} and ${devices#*,}, $qps queue pair(s), median of $runs (smallest-largest)"
+  echo "# ${names[0]}:${ports[0]} and ${names[1]}:${ports[1]}, $qps queue pair(s), median of $runs (smallest-largest)"
   local all=perftest ratios='' titles=()
   if [[ -n $prunex ]]; then
     all+=" prunex" ratios="prunex/perftest" titles=("prunex $transport")

@@ -109,10 +109,25 @@ std::string gpu_part_text(const char* name, const GpuPart& part) {
               part.path.empty() ? "" : ": ", part.detail.c_str());
 }
 
+// A reason that the first line gives is not given again; a plugin may have put words before it.
+std::string once(const std::string& detail, const Inventory& inventory) {
+  for (const std::string& problem : inventory.problems) {
+    const std::string reason = problem.substr(std::min(problem.find(": ") + 2, problem.size()));
+    if (!detail.empty() && (problem.find(detail) != std::string::npos ||
+                            (!reason.empty() && detail.find(reason) != std::string::npos))) {
+      return "see the first line";
+    }
+  }
+  return detail;
+}
+
 std::string info_text(const Inventory& inventory) {
   std::string text = summary(inventory) + "\n\n";
-  text += "library      " + library_text(inventory.library, "libprunex.so") + "\n";
-  text += "NCCL plugin  " + library_text(inventory.nccl_plugin, "libnccl-net-prunex.so") + "\n";
+  LibraryState library = inventory.library, plugin = inventory.nccl_plugin;
+  library.problem = once(library.problem, inventory);
+  plugin.problem = once(plugin.problem, inventory);
+  text += "library      " + library_text(library, "libprunex.so") + "\n";
+  text += "NCCL plugin  " + library_text(plugin, "libnccl-net-prunex.so") + "\n";
   if (!inventory.nccl_note.empty()) {
     text += "             " + inventory.nccl_note + "\n";
   }
@@ -120,7 +135,7 @@ std::string info_text(const Inventory& inventory) {
                join(inventory.isas, ", ").c_str());
   for (const TransportState& t : inventory.transports) {
     text += strf("%-12s %-7s %s: %s\n", &t == inventory.transports.data() ? "transports" : "",
-                 t.name.c_str(), t.usable ? "yes" : "no", t.detail.c_str());
+                 t.name.c_str(), t.usable ? "yes" : "no", once(t.detail, inventory).c_str());
   }
   text += gpu_part_text("CUDA", inventory.cuda) + gpu_part_text("NCCL", inventory.nccl);
   text += strf("machine      %s, NUMA nodes: %zu (%s)\n", inventory.machine.host.c_str(),
@@ -144,9 +159,6 @@ std::string info_text(const Inventory& inventory) {
   }
   for (const std::string& warning : inventory.warnings) {
     text += "  warning: " + warning + "\n";
-  }
-  for (const std::string& problem : inventory.problems) {
-    text += "  problem: " + problem + "\n";
   }
   return text;
 }

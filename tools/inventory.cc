@@ -74,6 +74,11 @@ std::string describe(const transport::RdmaPort& port, const IbConfig& ib) {
 }
 
 TransportState verbs(const Config& config) {
+  const std::string dies = trial("libibverbs or one of its drivers",
+                                 [&] { (void)transport::find_rdma(config).has_value(); });
+  if (!dies.empty()) {
+    return {"verbs", false, dies};
+  }
   const Result<transport::Rdma> rdma = transport::find_rdma(config);
   if (!rdma) {
     return {"verbs", false, rdma.error().text};
@@ -102,8 +107,12 @@ GpuPart cuda_library(const std::string& library) {
   if (!library.empty() && std::filesystem::exists(beside)) {
     out.path = beside;
   }
-  const Result<const cuda::Table*> table =
-      device::open_cuda({.driver = "libcuda.so.1", .library = out.path});
+  const device::CudaFiles files{.driver = "libcuda.so.1", .library = out.path};
+  out.detail = trial("libcuda or libprunex-cuda", [&] { (void)device::open_cuda(files); });
+  if (!out.detail.empty()) {
+    return out;
+  }
+  const Result<const cuda::Table*> table = device::open_cuda(files);
   if (!table) {
     out.detail = table.error().text;
     return out;
@@ -118,6 +127,9 @@ GpuPart cuda_library(const std::string& library) {
 }
 
 GpuPart nccl_library() {
+  if (const std::string dies = trial("libnccl", [] { (void)device::open_nccl(); }); !dies.empty()) {
+    return {false, "", dies};
+  }
   const Result<device::NcclApi> api = device::open_nccl();
   if (!api) {
     return {false, "", api.error().text};
@@ -256,7 +268,14 @@ Inventory take_inventory(const Environment& environment) {
   inventory.transports = {shared_memory(), sockets(config), verbs(config)};
   for (const TransportState& t : inventory.transports) {
     if (!t.usable && (t.name != "verbs" || config.transport == Choice::verbs)) {
-      inventory.problems.push_back("transport " + t.name + ": " + t.detail);
+      // A plugin that cannot be used for the same reason has said it before.
+      auto& problems = inventory.problems;
+      problems.erase(std::remove_if(problems.begin(), problems.end(),
+                                    [&](const std::string& p) {
+                                      return p.find(t.detail) != std::string::npos;
+                                    }),
+                     problems.end());
+      problems.push_back("transport " + t.name + ": " + t.detail);
     }
   }
   return inventory;

@@ -2,11 +2,9 @@
 #include "tools/library_probe.h"
 
 #include <dlfcn.h>
-#include <elf.h>
 #include <fcntl.h>
 #include <link.h>
 #include <poll.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +18,7 @@
 #include <cstring>
 
 #include "plugin/base/clock.h"
+#include "plugin/base/elf_file.h"
 #include "plugin/base/fd.h"
 #include "plugin/nccl/abi/layout.h"
 
@@ -27,6 +26,7 @@ namespace prunex::tools {
 namespace {
 
 constexpr double kProbeSeconds = 20;
+constexpr double kTrialSeconds = 60;  // a driver may have to wake a GPU or a NIC
 
 // The folder above this program's: an installation's prefix, or the build tree.
 std::string prefix() {
@@ -94,29 +94,28 @@ std::string tell_devices(const nccl::abi::NetV12& net) {
 }
 
 // In the child: one line each, "path …", "error …", "version …", "symbol …", "device …".
-void load_and_tell(const std::string& what, const std::vector<std::string>& symbols, int to) {
-  std::string text;
+std::string load_and_tell(const std::string& what, const std::vector<std::string>& symbols) {
   void* const handle = ::dlopen(what.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    text = std::string("error ") + ::dlerror() + "\n";
-  } else {
-    link_map* map = nullptr;
-    if (::dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] != '\0') {
-      text += "path " + canonical(map->l_name) + "\n";
-    }
-    if (void* const version = ::dlsym(handle, "prunex_version"); version != nullptr) {
-      text += strf("version %d\n", reinterpret_cast<int (*)()>(version)());
-    }
-    for (const std::string& symbol : symbols) {
-      if (::dlsym(handle, symbol.c_str()) != nullptr) {
-        text += "symbol " + symbol + "\n";
-      }
-    }
-    if (void* const net = ::dlsym(handle, "ncclNetPlugin_v12"); net != nullptr) {
-      text += tell_devices(*static_cast<const nccl::abi::NetV12*>(net));
+    return std::string("error ") + ::dlerror() + "\n";
+  }
+  std::string text;
+  link_map* map = nullptr;
+  if (::dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] != '\0') {
+    text += "path " + canonical(map->l_name) + "\n";
+  }
+  if (void* const version = ::dlsym(handle, "prunex_version"); version != nullptr) {
+    text += strf("version %d\n", reinterpret_cast<int (*)()>(version)());
+  }
+  for (const std::string& symbol : symbols) {
+    if (::dlsym(handle, symbol.c_str()) != nullptr) {
+      text += "symbol " + symbol + "\n";
     }
   }
-  [[maybe_unused]] const ssize_t written = ::write(to, text.data(), text.size());
+  if (void* const net = ::dlsym(handle, "ncclNetPlugin_v12"); net != nullptr) {
+    text += tell_devices(*static_cast<const nccl::abi::NetV12*>(net));
+  }
+  return text;
 }
 
 // Everything the child writes, until it ends or the deadline passes.
@@ -156,35 +155,55 @@ void understand(const std::string& text, LibraryState& state) {
   }
 }
 
-// false: it could not even be tried.
-void load_in_child(const std::string& what, const std::vector<std::string>& symbols,
-                   LibraryState& state) {
+struct Said {
+  std::string text;     // empty: it came to no end
+  std::string problem;  // then: why
+};
+
+// What `tell` says in a child process. `doing` names it in `problem`.
+template <class Tell>
+Said in_child(const std::string& doing, double seconds, Tell tell) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
-    state.problem = std::string("cannot try it: ") + std::strerror(errno);
-    return;
+    return {{}, std::string("cannot try it: ") + std::strerror(errno)};
   }
   const Fd from(ends[0]);
   Fd to(ends[1]);
   const pid_t pid = ::fork();
   if (pid == 0) {
-    load_and_tell(what, symbols, to.get());
+    const std::string text = tell();
+    [[maybe_unused]] const ssize_t written = ::write(to.get(), text.data(), text.size());
     ::_exit(0);
   }
   to.reset();
   if (pid < 0) {
-    state.problem = std::string("cannot try it: ") + std::strerror(errno);
-    return;
+    return {{}, std::string("cannot try it: ") + std::strerror(errno)};
   }
-  const std::string told = read_all(from.get(), Deadline::after(kProbeSeconds));
+  const Deadline deadline = Deadline::after(seconds);
+  Said said{read_all(from.get(), deadline), {}};
+  const bool late = said.text.empty() && deadline.passed();
   ::kill(pid, SIGKILL);
   int status = 0;
   ::waitpid(pid, &status, 0);
-  understand(told, state);
-  if (told.empty()) {
-    state.problem = WIFSIGNALED(status) ? strf("loading it ends the process with signal %d (%s)",
-                                               WTERMSIG(status), ::strsignal(WTERMSIG(status)))
-                                        : "loading it says nothing";
+  if (said.text.empty()) {
+    said.problem = late ? strf("%s has no end within %.0f s", doing.c_str(), seconds)
+                   : WIFSIGNALED(status)
+                       ? strf(
+                             "%s ends the process with signal %d (%s): its file may be "
+                             "broken, install it again",
+                             doing.c_str(), WTERMSIG(status), ::strsignal(WTERMSIG(status)))
+                       : doing + " says nothing";
+  }
+  return said;
+}
+
+void load_in_child(const std::string& what, const std::vector<std::string>& symbols,
+                   LibraryState& state) {
+  const Said said =
+      in_child("loading it", kProbeSeconds, [&] { return load_and_tell(what, symbols); });
+  understand(said.text, state);
+  if (said.text.empty()) {
+    state.problem = said.problem;
   }
 }
 
@@ -237,51 +256,15 @@ std::string beside_this_program(const std::string& name) {
   return {};
 }
 
-Result<> check_elf_complete(const std::string& path) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0) {
-    return fail(Code::system, strf("cannot read it: %s", std::strerror(errno)), errno);
-  }
-  if (!S_ISREG(status.st_mode)) {  // a folder's size would pass for a truncated file's
-    return fail(Code::system, S_ISDIR(status.st_mode)
-                                  ? "it is a folder: name the library file in it"
-                                  : "it is no regular file");
-  }
-  const auto size = static_cast<uint64_t>(status.st_size);
-  const auto truncated = [size](uint64_t needed) {
-    return fail(
-        Code::system,
-        strf("library file truncated: it should hold at least %llu bytes, it has %llu; copy "
-             "or install it again",
-             static_cast<unsigned long long>(needed), static_cast<unsigned long long>(size)));
-  };
-  Elf64_Ehdr header{};
-  if (::pread(fd.get(), &header, sizeof header, 0) != sizeof header) {
-    return truncated(sizeof header);
-  }
-  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 ||
-      header.e_phentsize != sizeof(Elf64_Phdr)) {
-    return fail(Code::system, "it is no 64-bit ELF library");
-  }
-  const uint64_t table = header.e_phoff + uint64_t{header.e_phnum} * sizeof(Elf64_Phdr);
-  uint64_t needed = std::max(table, header.e_shoff + uint64_t{header.e_shnum} * header.e_shentsize);
-  if (header.e_phoff > size || table > size) {
-    return truncated(table);
-  }
-  std::vector<Elf64_Phdr> segments(header.e_phnum);
-  const size_t bytes = segments.size() * sizeof(Elf64_Phdr);
-  if (::pread(fd.get(), segments.data(), bytes, static_cast<off_t>(header.e_phoff)) !=
-      static_cast<ssize_t>(bytes)) {
-    return truncated(table);
-  }
-  for (const Elf64_Phdr& segment : segments) {
-    needed = std::max(needed, segment.p_offset + segment.p_filesz);
-  }
-  if (needed > size) {
-    return truncated(needed);
-  }
-  return {};
+std::string trial(const std::string& doing, const std::function<void()>& what) {
+  return in_child(doing, kTrialSeconds,
+                  [&] {
+                    const int nowhere = ::open("/dev/null", O_WRONLY);
+                    (void)::dup2(nowhere, STDERR_FILENO);  // it will be said once more
+                    what();
+                    return std::string("done");
+                  })
+      .problem;
 }
 
 }  // namespace prunex::tools

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds a shared library as a job would, and tries it where it can do no harm.
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "plugin/base/config.h"
-#include "plugin/base/result.h"
 
 namespace prunex::tools {
 
@@ -36,7 +36,8 @@ enum class SearchOrder {
 // Its path; empty: it is not there.
 [[nodiscard]] std::string beside_this_program(const std::string& name);
 
-// A file cut short kills the process that maps it with SIGBUS; this only reads it.
-[[nodiscard]] Result<> check_elf_complete(const std::string& path);
+// Does it in a child process, to be done here only if that went well: what opens libraries dies
+// with a broken one, or hangs in a driver. `doing`: its subject in the answer; empty: all is well.
+[[nodiscard]] std::string trial(const std::string& doing, const std::function<void()>& what);
 
 }  // namespace prunex::tools

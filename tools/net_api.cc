@@ -5,6 +5,7 @@
 
 #include <type_traits>
 
+#include "plugin/base/library.h"
 #include "plugin/nccl/abi/layout.h"
 #include "tools/net_builtin.h"
 
@@ -155,9 +156,9 @@ std::unique_ptr<NetApi> look_up(void* library, int wanted) {
 Result<OpenedNet> open_net(const std::string& path, int api, const std::string& network) {
   OpenedNet out;
   out.path = path;
-  out.library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (out.library == nullptr) {
-    const char* const why = ::dlerror();
+  const auto opened = open_shared(path);
+  if (!opened) {
+    const char* const why = opened.error().text.c_str();
     return fail(Code::system,
                 network.empty()
                     ? strf("cannot load the plugin: %s", why)
@@ -165,6 +166,7 @@ Result<OpenedNet> open_net(const std::string& path, int api, const std::string& 
                            "the path of libnccl.so.2, or LD_LIBRARY_PATH its folder",
                            network.c_str(), why));
   }
+  out.library = *opened;
   if (!network.empty()) {
     const auto builtin = find_builtin(out.library, path, network);
     if (!builtin) {

@@ -2,56 +2,19 @@
 #include "tools/net_builtin.h"
 
 #include <dlfcn.h>
-#include <elf.h>
 #include <link.h>
 
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <memory>
-#include <utility>
 #include <vector>
+
+#include "plugin/base/elf_file.h"
 
 namespace prunex::tools {
 namespace {
 
-struct Closes {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-
-class ElfFile {
- public:
-  static Result<ElfFile> open(const std::string& path) {
-    ElfFile out;
-    out.path_ = path;
-    out.file_.reset(std::fopen(path.c_str(), "rbe"));
-    if (out.file_ == nullptr) {
-      return fail(Code::system, strf("cannot read %s: %s", path.c_str(), std::strerror(errno)));
-    }
-    return out;
-  }
-
-  template <class T>
-  Result<std::vector<T>> table(uint64_t offset, uint64_t bytes) const {
-    constexpr uint64_t kMost = uint64_t{256} << 20;  // libnccl's symbols take a few hundred KiB
-    if (bytes > kMost || offset > static_cast<uint64_t>(INT64_MAX) - bytes) {
-      return broken();
-    }
-    std::vector<T> out(bytes / sizeof(T));
-    if (std::fseek(file_.get(), static_cast<long>(offset), SEEK_SET) != 0 ||
-        std::fread(out.data(), sizeof(T), out.size(), file_.get()) != out.size()) {
-      return broken();
-    }
-    return out;
-  }
-  tl::unexpected<Error> broken() const {
-    return fail(Code::unsupported, strf("%s is no whole ELF file of 64 bits", path_.c_str()));
-  }
-
- private:
-  std::string path_;
-  std::unique_ptr<std::FILE, Closes> file_;
-};
+tl::unexpected<Error> broken(const std::string& path, const Error& why) {
+  return fail(why.code, path + ": " + why.text);
+}
 
 bool is_name(const std::vector<char>& names, size_t at, const std::string& name) {
   return at < names.size() && names.size() - at > name.size() &&
@@ -77,19 +40,9 @@ int table_of_release(int release) {
 
 Result<size_t> local_symbol(const std::string& path, const std::string& name) {
   const auto file = ElfFile::open(path);
-  if (!file) {
-    return tl::unexpected(file.error());
-  }
-  const auto head = file->table<Elf64_Ehdr>(0, sizeof(Elf64_Ehdr));
-  if (!head || std::memcmp((*head)[0].e_ident, ELFMAG, SELFMAG) != 0 ||
-      (*head)[0].e_ident[EI_CLASS] != ELFCLASS64 ||
-      (*head)[0].e_shentsize != sizeof(Elf64_Shdr)) {
-    return file->broken();
-  }
-  const auto sections = file->table<Elf64_Shdr>((*head)[0].e_shoff,
-                                                (*head)[0].e_shnum * sizeof(Elf64_Shdr));
+  const auto sections = file ? file->sections() : tl::unexpected<Error>(file.error());
   if (!sections) {
-    return tl::unexpected(sections.error());
+    return broken(path, sections.error());
   }
   for (const Elf64_Shdr& section : *sections) {
     if (section.sh_type != SHT_SYMTAB || section.sh_link >= sections->size()) {
@@ -99,7 +52,7 @@ Result<size_t> local_symbol(const std::string& path, const std::string& name) {
     const auto symbols = file->table<Elf64_Sym>(section.sh_offset, section.sh_size);
     const auto names = file->table<char>(strings.sh_offset, strings.sh_size);
     if (!symbols || !names) {
-      return file->broken();
+      return broken(path, symbols ? names.error() : symbols.error());
     }
     for (const Elf64_Sym& symbol : *symbols) {
       if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT && symbol.st_shndx != SHN_UNDEF &&

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "plugin/base/config.h"
+#include "plugin/base/elf_file.h"
 #include "prunex/prunex.h"
 #include "tools/commands.h"
 #include "tools/inventory.h"

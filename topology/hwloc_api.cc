@@ -5,6 +5,8 @@
 
 #include <type_traits>
 
+#include "plugin/base/library.h"
+
 namespace prunex::topo {
 
 void HwlocLibrary::Close::operator()(void* handle) const { dlclose(handle); }
@@ -12,12 +14,11 @@ void HwlocLibrary::Close::operator()(void* handle) const { dlclose(handle); }
 Result<HwlocLibrary> HwlocLibrary::open(const std::string& library) {
   HwlocLibrary api;
   // NODELETE: its plugins may leave threads and handlers behind that must not lose their code.
-  api.handle_.reset(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));
-  if (!api.handle_) {
-    const char* why = dlerror();
-    return fail(Code::unsupported,
-                strf("hwloc is not used: %s", why ? why : "it cannot be opened"));
+  const auto opened = open_shared(library, RTLD_NODELETE);
+  if (!opened) {
+    return fail(Code::unsupported, "hwloc is not used: " + opened.error().text);
   }
+  api.handle_.reset(*opened);
   const char* missing = nullptr;
   const auto resolve = [&](auto& function, const char* name) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "plugin/base/config_parse.h"
+#include "plugin/base/hca_filter.h"
 
 namespace prunex {
 namespace {
@@ -17,15 +18,6 @@ const char* parse_number(std::string_view text, int lo, int hi, int* out) {
   }
   *out = value;
   return kOk;
-}
-
-// device or device:port; what stands behind the port (rail, plane) is NCCL's.
-bool is_hca_item(std::string_view item) {
-  const size_t colon = item.find(':');
-  int port = 0;
-  return !item.substr(0, colon).empty() &&
-         (colon == std::string_view::npos ||
-          parse_int(item.substr(colon + 1, item.find(':', colon + 1) - colon - 1), 1, 255, &port));
 }
 
 constexpr int kMostQueuePairs = 128;  // NCCL's limit
@@ -54,21 +46,8 @@ const char* parse_nccl_ib_disable(std::string_view text, Config& out) {
 }
 
 const char* parse_ib_hca(std::string_view text, Config& out) {
-  std::string_view rest = text;
-  for (const char mark : {'^', '='}) {
-    if (rest.starts_with(mark)) {
-      rest.remove_prefix(1);
-    }
-  }
-  if (rest.empty()) {
+  if (!parse_hca_filter(text)) {
     return kNotInRange;
-  }
-  while (!rest.empty()) {
-    const size_t comma = std::min(rest.find(','), rest.size());
-    if (!is_hca_item(rest.substr(0, comma))) {
-      return kNotInRange;
-    }
-    rest.remove_prefix(std::min(comma + 1, rest.size()));
   }
   out.ib.hca = text;
   return kOk;

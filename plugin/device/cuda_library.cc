@@ -3,7 +3,10 @@
 
 #include <dlfcn.h>
 
+#include <utility>
 #include <vector>
+
+#include "plugin/base/library.h"
 
 namespace prunex::device {
 namespace {
@@ -39,11 +42,11 @@ F look_up(void* library, const char* name) {
 }
 
 Result<int> driver_version(const std::string& file) {
-  void* const driver = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (driver == nullptr) {
-    return fail(Code::unsupported, strf("no CUDA driver: %s", linker_error()));
+  const auto driver = open_shared(file);
+  if (!driver) {
+    return fail(Code::unsupported, "no CUDA driver: " + driver.error().text);
   }
-  const auto get = look_up<int (*)(int*)>(driver, "cuDriverGetVersion");
+  const auto get = look_up<int (*)(int*)>(*driver, "cuDriverGetVersion");
   int version = 0;
   if (get == nullptr || get(&version) != 0) {
     return fail(Code::unsupported, strf("%s does not say its version", file.c_str()));
@@ -63,10 +66,11 @@ void* open_library(const std::string& asked, std::string* why) {
     files = {beside_us() + kName, kName};
   }
   for (const std::string& file : files) {
-    if (void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
-      return library;
+    auto library = open_shared(file);
+    if (library) {
+      return *library;
     }
-    *why = linker_error();
+    *why = std::move(library.error().text);
   }
   return nullptr;
 }

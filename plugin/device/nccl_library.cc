@@ -5,6 +5,8 @@
 
 #include <type_traits>
 
+#include "plugin/base/library.h"
+
 namespace prunex::device {
 namespace {
 
@@ -18,17 +20,14 @@ std::string version_text(int v) {
 }  // namespace
 
 Result<NcclApi> open_nccl(const std::string& file) {
-  void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_NOLOAD);
-  if (library == nullptr) {
-    library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  }
-  if (library == nullptr) {
-    const char* why = ::dlerror();
+  const auto opened = open_shared(file);
+  if (!opened) {
     return fail(Code::unsupported,
-                strf("device memory needs NCCL (put libnccl.so.2 into LD_LIBRARY_PATH, or import "
-                     "the framework that brings it first): %s",
-                     why != nullptr ? why : file.c_str()));
+                "device memory needs NCCL (put libnccl.so.2 into LD_LIBRARY_PATH, or import the "
+                "framework that brings it first): " +
+                    opened.error().text);
   }
+  void* const library = *opened;
   NcclApi api;
   std::string missing;
   const auto look_up = [&](auto& function, const char* name, bool needed) {

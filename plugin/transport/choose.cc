@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "plugin/base/address.h"
+#include "plugin/base/hca_filter.h"
 #include "plugin/base/log.h"
 #include "plugin/transport/socket/wire.h"
 
@@ -32,9 +33,8 @@ Result<Rdma> none(const Config& config, std::string why, Rdma found = {}) {
   return found;
 }
 
-// A fault of what was asked for, not of the machine.
 bool names_nothing(std::span<const verbs::PortInfo> have, const std::string& hca) {
-  const auto filter = verbs::parse_hca_filter(hca);
+  const auto filter = parse_hca_filter(hca);
   if (!filter || filter->exclude || filter->items.empty()) {
     return false;
   }
@@ -130,29 +130,34 @@ Result<Rdma> find_rdma(const Config& config, const verbs::Api* api) {
   }
   auto selection = verbs::select_ports(*have, config.ib.hca);
   if (!selection) {
-    return names_nothing(*have, config.ib.hca) || selection.error().code == Code::config
-               ? Result<Rdma>(tl::unexpected(selection.error()))
-               : none(config, selection.error().text);
+    if (selection.error().code == Code::config) {
+      return tl::unexpected(selection.error());
+    }
+    Rdma nothing;
+    nothing.named = names_nothing(*have, config.ib.hca);
+    return none(config, selection.error().text, std::move(nothing));
   }
   Rdma found;
   for (std::string& note : selection->notes) {
     (note.starts_with("PRUNEX_IB_HCA") ? found.warnings : found.notes).push_back(std::move(note));
   }
-  std::string last;
+  Error last;
   for (size_t rail = 0; rail < selection->ports.size(); ++rail) {
     options.rail = rail;
     const verbs::PortInfo& info = (*have)[selection->ports[rail]];
     if (auto tried = try_port(options); tried) {
       found.ports.push_back({info, rail});
-    } else if (tried.error().code == Code::config) {
-      return tl::unexpected(tried.error());
     } else {
-      last = tried.error().text;
-      found.notes.push_back(strf("%s is not used: %s", info.name().c_str(), last.c_str()));
+      // A setting may be for the other ports of a machine: InfiniBand and RoCE have tables of
+      // their own.
+      auto& list = tried.error().code == Code::config ? found.warnings : found.notes;
+      list.push_back(strf("%s is not used: %s", info.name().c_str(), tried.error().text.c_str()));
+      last = last.code == Code::config ? last : std::move(tried.error());
     }
   }
   if (found.ports.empty()) {
-    return none(config, last, std::move(found));
+    return last.code == Code::config ? Result<Rdma>(tl::unexpected(last))
+                                     : none(config, last.text, std::move(found));
   }
   std::sort(found.ports.begin(), found.ports.end(), [](const RdmaPort& a, const RdmaPort& b) {
     return order_of(a.info) < order_of(b.info);
@@ -188,7 +193,9 @@ void tell(const Rdma& rdma) {
       PRUNEX_LOG(info, "%s", note.c_str());
     }
   }
-  if (const std::string line = summary(rdma); !line.empty()) {
+  if (const std::string line = summary(rdma); rdma.named) {
+    PRUNEX_LOG(warn, "%s", line.c_str());
+  } else if (!line.empty()) {
     PRUNEX_LOG(info, "%s", line.c_str());
   }
 }

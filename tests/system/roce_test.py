@@ -161,7 +161,7 @@ def case_compare():
         skip(last_line(done.err))
     expect(done.code == 0 and done.err == "", done)
     lines = done.out.splitlines()
-    expect(len(lines) == 7 and "rxe0 and rxe1, 2 queue pair" in lines[0], done)
+    expect(len(lines) == 7 and "rxe0:1 and rxe1:1, 2 queue pair" in lines[0], done)
     for line, words in ((lines[1], ("ib_write_bw", "prunex socket", "/ perftest", "MB/s")),
                         (lines[3], ("ib_write_lat", "prunex socket", "/ perftest", "us")),
                         (lines[5], ("dense", "blocks, density .4", "mask, density .4", "/ prunex", "MB/s"))):
@@ -172,6 +172,60 @@ def case_compare():
         expect(abs(ratio - ours / perftest) <= 0.002 + 0.1 * (1 / perftest + 1 / ours) * ratio, "of rounded figures:", done)
     bytes_, dense, blocks, mask, *ratios = row(lines[6])
     expect(bytes_ == 65536 and min(dense, blocks, mask) > 0 and len(ratios) == 2, done)
+
+
+# What ib_write_bw does as far as the script can tell; it notes how it was called.
+PERFTEST = """#!/usr/bin/env python3
+import os, socket, sys
+with open(os.environ["CALLS"], "a") as calls:
+    print(*sys.argv[1:], file=calls)
+port = int(sys.argv[sys.argv.index("-p") + 1])
+if sys.argv[-1] == "127.0.0.1":
+    socket.create_connection(("127.0.0.1", port)).close()
+    print("1.5")
+else:
+    server = socket.create_server(("127.0.0.1", port))
+    server.accept()
+"""
+
+
+def case_compare_ports():
+    """The port that is named, else the first that is up, with the GID index of that port."""
+    with tempfile.TemporaryDirectory() as folder:
+        sysfs, bin_ = pathlib.Path(folder, "infiniband"), pathlib.Path(folder, "bin")
+        bin_.mkdir()
+        for name in ("ib_write_bw", "ib_write_lat"):
+            (bin_ / name).write_text(PERFTEST)
+            (bin_ / name).chmod(0o755)
+        for device, port, state, link in (("mlx5_0", 1, "1: DOWN", "Ethernet"), ("mlx5_0", 2, "4: ACTIVE", "Ethernet"),
+                                          ("mlx5_0", 10, "4: ACTIVE", "Ethernet"), ("mlx5_1", 1, "4: ACTIVE", "InfiniBand"),
+                                          ("mlx5_2", 1, "2: INIT", "InfiniBand")):
+            where = sysfs / device / "ports" / str(port)
+            (where / "gid_attrs" / "types").mkdir(parents=True)
+            (where / "gids").mkdir()
+            (where / "state").write_text(state + "\n")
+            (where / "link_layer").write_text(link + "\n")
+            (where / "gid_attrs" / "types" / str(port + 1)).write_text("RoCE v2\n")
+            (where / "gids" / str(port + 1)).write_text("0000:0000:0000:0000:0000:ffff:0a00:0001\n")
+
+        def compare(devices, *words):
+            calls = pathlib.Path(folder, "calls")
+            calls.write_text("")
+            done = command(COMPARE, "--offline", "--devices", devices, "--sizes", "64K", "--latency-sizes", "none", "--runs", 1,
+                           *words, env={**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}", "CALLS": str(calls),
+                                        "COMPARE_PERFTEST_SYSFS": str(sysfs)})
+            return done, calls.read_text().splitlines()
+
+        for devices, title, server, client in (
+                ("mlx5_0,mlx5_1", "mlx5_0:2 and mlx5_1:1", "-d mlx5_0 -i 2 -x 3 ", "-d mlx5_1 -i 1 -p "),
+                ("mlx5_1:1,mlx5_0:10", "mlx5_1:1 and mlx5_0:10", "-d mlx5_1 -i 1 -p ", "-d mlx5_0 -i 10 -x 11 ")):
+            done, calls = compare(devices)
+            expect(done.code == 0 and title in done.out and "187.5" in done.out, done)
+            expect(len(calls) == 2 and server in calls[0] and client in calls[1], calls)
+        for devices, words in (("mlx5_0:3,mlx5_1", ("no port 3", "1 2 10")), ("mlx5_1,mlx5_2", ("mlx5_2", "port 1 is '2: INIT'")),
+                               ("mlx5_7:1,mlx5_1", ("'mlx5_7'", "mlx5_0"))):
+            done, calls = compare(devices)
+            expect(done.code == 1 and all(word in done.err for word in words) and not calls, done, calls)
 
 
 def rejects(program, *words):
@@ -190,7 +244,11 @@ def case_usage():
                   ("--prepare", "--", "true")):
         rejects(SOFT_ROCE, *words)
     for words in (("true",), ("--qps", "0"), ("--runs", "many"), ("--runs",), ("--devices", "rxe0"), ("--sizes", "big"),
-                  ("--sizes", "2G"), ("--sizes", ","), ("--iterations", "4"), ("--prunex", "/no/such/program"),
+                  ("--sizes", "2G"), ("--sizes", ","), ("--sizes", "4K,,8K"), ("--sizes", "4K,"), ("--sizes", ",4K"), ("--sizes", "4K 8K"),
+                  ("--sizes", "*"), ("--sizes", ""), ("--latency-sizes", "8,,4K"), ("--runs", "08"), ("--iterations", "010"),
+                  ("--devices", "mlx5_0:0,mlx5_1"), ("--devices", "mlx5_0:256,mlx5_1"), ("--devices", "mlx5_0:,mlx5_1"),
+                  ("--devices", "a,b,c"), ("--devices", "../x,y"), ("--transport", "socket", "--prunex", PRUNEX),
+                  ("--prunex-devices", "eth0,eth1"), ("--iterations", "4"), ("--prunex", "/no/such/program"),
                   ("--prunex", "/"), ("--nccl", "/no/such/library"), ("--nccl", PRUNEX), ("--density", "2"),
                   ("--transport", "tcp"), ("--nccl", "/", "--prunex", PRUNEX), ("--density", "0.5"),
                   ("--density", "1.5", "--prunex", PRUNEX), ("--density", "0.5", "--sizes", "none", "--prunex", PRUNEX),

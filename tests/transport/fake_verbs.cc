@@ -36,6 +36,8 @@ World::World(std::vector<FakeDevice> devices) : state_(std::make_unique<State>()
   for (const FakeDevice& d : state_->devices) {
     auto handle = std::make_unique<ibv_device>();
     (void)snprintf(handle->name, sizeof handle->name, "%s", d.name.c_str());
+    handle->transport_type = d.kind;
+    (void)snprintf(handle->ibdev_path, sizeof handle->ibdev_path, "%s", d.sysfs.c_str());
     state_->handles.push_back(std::move(handle));
   }
   fill_api(state_->api);

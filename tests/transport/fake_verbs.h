@@ -34,6 +34,8 @@ struct FakePort {
 struct FakeDevice {
   std::string name = "rxe0";
   bool opens = true;
+  ibv_transport_type kind = IBV_TRANSPORT_IB;
+  std::string sysfs;  // folder of what the kernel says about it
   std::vector<FakePort> ports = {FakePort{}};
   int max_qp = 1000, max_qp_wr = 4096, max_cqe = 65536;
   uint32_t max_inline = 64;

@@ -2,6 +2,7 @@
 // Device, GID and partition choice on described machines.
 #include <gtest/gtest.h>
 
+#include "plugin/base/hca_filter.h"
 #include "plugin/transport/verbs/devices.h"
 
 namespace prunex::transport::verbs {
@@ -43,6 +44,21 @@ TEST(Reports, B15_hca_filter_grammar) {
   EXPECT_EQ(chosen(have, "^=mlx5_1"), (Names{"mlx5_11:1"}));
   EXPECT_EQ(chosen(have, "^=mlx5_1:2,mlx5_11"), (Names{"mlx5_1:1"}));
   EXPECT_EQ(chosen(have, "mlx5:1:0:0"), (Names{"mlx5_1:1", "mlx5_11:1"}));  // rail, plane
+  const Names all = {"mlx5_1:1", "mlx5_1:2", "mlx5_11:1"};
+  for (const char* list : {",mlx5_11", "mlx5_11,", "mlx5_11,,mlx5_11", "mlx5_11:", "mlx5_11::0"}) {
+    EXPECT_EQ(chosen(have, list), Names{"mlx5_11:1"}) << list;
+  }
+  for (const char* none_named : {"=", ",", ",,"}) {
+    EXPECT_EQ(chosen(have, none_named), all) << none_named;
+  }
+  for (const char* all_excluded : {"^", "^=", "^,"}) {
+    EXPECT_EQ(chosen(have, all_excluded), Names{}) << all_excluded;
+  }
+  const auto spaced = select_ports(have, "mlx5_11, mlx5_1");  // NCCL keeps the space as well
+  ASSERT_TRUE(spaced);
+  EXPECT_EQ(spaced->ports.size(), 1U);
+  ASSERT_EQ(spaced->notes.size(), 1U);
+  EXPECT_NE(spaced->notes[0].find("\" mlx5_1\""), std::string::npos) << spaced->notes[0];
 
   const auto none = select_ports(have, "mlxl5_7");
   ASSERT_FALSE(none);
@@ -55,7 +71,7 @@ TEST(Reports, B15_hca_filter_grammar) {
   ASSERT_EQ(some->notes.size(), 1U);
   EXPECT_NE(some->notes[0].find("mlxl5_7"), std::string::npos) << some->notes[0];
   EXPECT_NE(some->notes[0].find("NCCL_IB_HCA"), std::string::npos) << some->notes[0];
-  for (const char* junk : {"mlx5_0:x", "mlx5_0:0", ":1", "a,,b", "mlx5_0:", "mlx5_0:1x", "a:999"}) {
+  for (const char* junk : {"mlx5_0:x", "mlx5_0:0", ":1", "mlx5_0:1x", "a:999"}) {
     const auto r = parse_hca_filter(junk);
     ASSERT_FALSE(r) << junk;
     EXPECT_NE(r.error().text.find(junk), std::string::npos) << r.error().text;
@@ -130,8 +146,19 @@ TEST(Reports, B5_partition_keys) {
   }
   p.pkeys = {0};
   EXPECT_FALSE(choose_pkey(p, -1));
+  EXPECT_EQ(choose_pkey(p, -1).error().code, Code::unsupported) << "the machine's fault";
   p.link = Link::ethernet;
-  EXPECT_EQ(*choose_pkey(p, 0x8006), 0);
+  EXPECT_EQ(*choose_pkey(p, -1), 0);
+  p.pkeys = {0xFFFF, 0x8006};  // RoCE has a table, too
+  EXPECT_EQ(*choose_pkey(p, -1), 0);
+  EXPECT_EQ(*choose_pkey(p, 0), 0);
+  EXPECT_EQ(*choose_pkey(p, 0x8006), 1);
+  const auto missing = choose_pkey(p, 0x8001);
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code, Code::config);
+  for (const char* part : {"PRUNEX_IB_PKEY=0x8001", "NCCL_IB_PKEY", "mlx5_0:1", "0: 0xffff"}) {
+    EXPECT_NE(missing.error().text.find(part), std::string::npos) << missing.error().text;
+  }
 }
 
 TEST(Reports, B6_when_a_global_route_is_needed) {

@@ -2,6 +2,8 @@
 // What devices say about themselves, and transfers that stand still; on the fake.
 #include <poll.h>
 
+#include <cerrno>
+
 #include "tests/transport/conformance.h"
 #include "tests/transport/verbs_pair.h"
 
@@ -36,10 +38,18 @@ TEST(Reports, B2_a_gid_that_moves) {
   ASSERT_TRUE(p.a && p.b);
   std::byte byte{};
   Ticket r = 0;
-  // Another port's: nothing here changes.
+  VerbsOptions of_second;
+  of_second.hca = "rxe0:2";
+  auto second = open_fake_verbs(world, of_second);
+  Pair other = make_pair(*second, *second);
+  ASSERT_TRUE(other.a && other.b);
+  // Another port's: nothing here changes, but there.
   world.device(0).ports[1].gids[1] = {};
   world.raise(0, IBV_EVENT_GID_CHANGE, 2);
   EXPECT_EQ(end_of(*p.b, &byte, &r), "");
+  std::byte others{};
+  Ticket theirs = 0;
+  EXPECT_SAYS(end_of(*other.b, &others, &theirs), "GID 1 of rxe0:2 was ::ffff:10.0.0.99");
   // Ours, but the entry in use is what it was.
   world.device(0).ports[0].gids[0] = {};
   world.raise(0, IBV_EVENT_GID_CHANGE, 1);
@@ -100,6 +110,43 @@ TEST(VerbsEvents, a_device_that_fails_is_named) {
   Ticket r = 0;
   world.raise(0, IBV_EVENT_DEVICE_FATAL, 0);
   EXPECT_SAYS(end_of(*p.b, &byte, &r), "the device mlx5_7 has failed");
+}
+
+// Taken out: the kernel answers EIO from then on, maybe without an event.
+TEST(VerbsEvents, a_device_that_is_taken_out_is_named) {
+  World world({fake::plain_device("mlx5_7")});
+  auto t = open_fake_verbs(world);
+  Pair p = make_pair(*t, *t);
+  ASSERT_TRUE(p.a && p.b);
+  std::byte byte{};
+  Ticket r = 0;
+  EXPECT_EQ(end_of(*p.b, &byte, &r), "");
+  world.api_to_change().get_async_event = [](ibv_context*, ibv_async_event*) {
+    errno = EIO;
+    return -1;
+  };
+  EXPECT_SAYS(end_of(*p.b, &byte, &r), "the device mlx5_7 has failed");
+}
+
+// A subnet manager that comes back gives other LIDs, an interface may get another MTU: connections
+// that are made then go by what is so then.
+TEST(VerbsEvents, lid_and_mtu_are_those_of_the_time_of_connecting) {
+  auto device = fake::plain_device("mlx5_0");
+  device.ports[0].link_layer = IBV_LINK_LAYER_INFINIBAND;
+  device.ports[0].lid = 17;
+  World world({device});
+  auto t = open_fake_verbs(world);
+  Pair p = make_pair(*t, *t);
+  ASSERT_TRUE(p.a && p.b);
+  EXPECT_EQ(world.ready_to_receive().back().ah_attr.dlid, 17);
+  EXPECT_EQ(world.ready_to_receive().back().path_mtu, IBV_MTU_4096);
+  world.device(0).ports[0].lid = 23;
+  world.device(0).ports[0].mtu = IBV_MTU_1024;
+  Pair q = make_pair(*t, *t);
+  ASSERT_TRUE(q.a && q.b);
+  EXPECT_EQ(world.ready_to_receive().back().ah_attr.dlid, 23);
+  EXPECT_EQ(world.ready_to_receive().back().path_mtu, IBV_MTU_1024);
+  exchange(*q.a, *q.b, pattern(100'000, 1));
 }
 
 VerbsOptions impatient() {

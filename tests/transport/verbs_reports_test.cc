@@ -78,6 +78,21 @@ TEST(Reports, B5_the_valid_partition_key_is_used) {
   EXPECT_SAYS(r.error().text, "mlx5_0:1");
 }
 
+TEST(Reports, B5_a_partition_that_is_asked_for_is_used_on_roce_too) {
+  FakeDevice d = fake::plain_device();
+  d.ports[0].pkeys = {0xFFFF, 0x0000, 0x8005};
+  for (const auto& [asked, index] : {std::pair(-1, 0), {0x8005, 2}, {2, 2}, {0, 0}}) {
+    World world({d});
+    VerbsOptions options;
+    options.pkey = asked;
+    auto t = open_fake_verbs(world, options);
+    Pair p = make_pair(*t, *t);
+    ASSERT_EQ(world.initialised().size(), 2U);
+    EXPECT_EQ(world.initialised()[0].pkey_index, index) << asked;
+    EXPECT_EQ(world.initialised()[1].pkey_index, index) << asked;
+  }
+}
+
 TEST(Reports, B6_global_route_on_infiniband) {
   for (const bool required : {false, true}) {
     const FakeDevice d = infiniband({0xFFFF}, required ? IBV_QPF_GRH_REQUIRED : 0);
@@ -167,6 +182,29 @@ TEST(Reports, B9_queue_pair_limit_is_named) {
   exchange(*p.a, *p.b, pattern(1000, 1));
 }
 
+// A connection that the device has no room for says which limit that is.
+TEST(Reports, B9_completion_queue_limit_is_named) {
+  FakeDevice d = fake::plain_device();
+  d.max_cqe = 500;
+  World world({d});
+  auto t = open_fake_verbs(world);
+  auto listener = t->listen();
+  ASSERT_TRUE(listener);
+  auto connecting = t->connect((*listener)->handle(), "", 30);
+  ASSERT_TRUE(connecting);
+  std::string text;
+  const Deadline deadline = Deadline::after(kPatience);
+  while (text.empty() && !deadline.passed()) {
+    auto r = (*connecting)->step();
+    ASSERT_TRUE(!r || *r == nullptr) << "it fits: the test needs a smaller limit";
+    (void)(*listener)->accept();
+    text = r ? "" : r.error().text;
+  }
+  for (const char* part : {"rxe0:1", "500", "max_cqe", "fewer queue pairs"}) {
+    EXPECT_SAYS(text, part);
+  }
+}
+
 TEST(Reports, B10_inline_limit_of_the_device) {
   for (const uint32_t limit : {100U, 1U, 0U}) {
     FakeDevice d = fake::plain_device();
@@ -190,12 +228,13 @@ TEST(Reports, B10_inline_limit_of_the_device) {
 }
 
 TEST(Reports, B11_status_12_says_what_to_look_at) {
-  World world({fake::plain_device()});
-  VerbsOptions options;
+  World world({fake::plain_device(), fake::plain_device("mlx5_3", 77)});
+  VerbsOptions options, theirs;
   options.timeout = 14;
   options.retry_count = 6;
-  auto t = open_fake_verbs(world, options);
-  Pair p = make_pair(*t, *t);
+  theirs.rail = 1;
+  auto t = open_fake_verbs(world, options), other = open_fake_verbs(world, theirs);
+  Pair p = make_pair(*t, *other);
   ASSERT_TRUE(p.a && p.b);
   world.cut();
   Ticket s = 0;
@@ -204,9 +243,10 @@ TEST(Reports, B11_status_12_says_what_to_look_at) {
   ASSERT_EQ(finish(*p.a, nullptr, s, &bytes), Io::failed);
   EXPECT_EQ(p.a->error().code, Code::peer_lost);
   const std::string& text = p.a->error().text;
-  for (const char* part :
-       {"transport retry counter exceeded", "status 12", "rxe0:1 (GID 1 ::ffff:10.0.0.1, RoCE v2",
-        "127.0.0.1", "timeout 14", "6 retries", "4096 bytes", "GID index, VLAN and rail"}) {
+  for (const char* part : {"transport retry counter exceeded", "status 12",
+                           "from rxe0:1 (GID 1 ::ffff:10.0.0.1, RoCE v2",
+                           "to mlx5_3:1 (GID 1 ::ffff:10.0.0.77, RoCE v2", "127.0.0.1",
+                           "timeout 14", "6 retries", "4096 bytes", "GID index, VLAN and rail"}) {
     EXPECT_SAYS(text, part);
   }
   EXPECT_EQ(text.find("DEADBEEF"), std::string::npos) << text;

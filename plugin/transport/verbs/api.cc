@@ -5,15 +5,16 @@
 
 #include <type_traits>
 
+#include "plugin/base/library.h"
+
 namespace prunex::transport::verbs {
 
 Result<Api> open_library(const std::string& library) {
-  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    const char* why = dlerror();
-    return fail(Code::unsupported,
-                strf("RDMA is not used: %s", why != nullptr ? why : "libibverbs cannot be opened"));
+  const auto opened = open_shared(library);
+  if (!opened) {
+    return fail(Code::unsupported, "RDMA is not used: " + opened.error().text);
   }
+  void* const handle = *opened;
   Api api;
   std::string missing;
   const auto look_up = [&](auto& function, const char* name, bool needed) {
@@ -31,10 +32,17 @@ Result<Api> open_library(const std::string& library) {
   look_up(api.query_gid_ex, "_ibv_query_gid_ex", false);
   look_up(api.reg_dmabuf_mr, "ibv_reg_dmabuf_mr", false);
   look_up(api.reg_mr_iova2, "ibv_reg_mr_iova2", false);
+  look_up(api.fork_init, "ibv_fork_init", false);
   if (!missing.empty()) {
     dlclose(handle);
     return fail(Code::unsupported, strf("RDMA is not used: %s lacks a function: %s",
                                         library.c_str(), missing.c_str()));
+  }
+  // Training processes fork (data loaders). On kernels that do not copy registered pages for the
+  // child at once (before 5.12), the device would go on with pages that only the child has. Before
+  // anything is registered; a library that did so already keeps what it chose.
+  if (api.fork_init != nullptr) {
+    (void)api.fork_init();
   }
   return api;  // it stays open: its providers may leave threads and handlers behind
 }

@@ -11,11 +11,28 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 
+#include "plugin/base/fd.h"
 #include "plugin/base/sockets.h"
 
 namespace prunex::transport::verbs {
 namespace {
+
+constexpr int kMostGids = 256;  // an address handle has 8 bits for the index
+
+// Why nothing of ours runs on such a device; nullptr: it is InfiniBand or RoCE.
+const char* foreign_kind(ibv_transport_type type) {
+  switch (type) {
+    case IBV_TRANSPORT_IB:
+      return nullptr;
+    case IBV_TRANSPORT_IWARP:
+      return "it is iWARP; InfiniBand or RoCE is needed (irdma devices may be switched to RoCE)";
+    default:
+      return "it is neither InfiniBand nor RoCE and has no reliable connections (Amazon's EFA is "
+             "such a device)";
+  }
+}
 
 const char* state_name(ibv_port_state state) {
   switch (state) {
@@ -83,7 +100,22 @@ int network_bits_of(const GidBytes& gid) {
   return bits;
 }
 
+// For a library without query_gid_ex (rdma-core before 32): what the kernel says.
+GidType type_in_sysfs(const ibv_device& device, int port, int index) {
+  const std::string path = strf("%s/ports/%d/gid_attrs/types/%d", device.ibdev_path, port, index);
+  char text[32] = "";
+  if (const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)); fd) {
+    const ssize_t n = ::read(fd.get(), text, sizeof text - 1);
+    text[n > 0 ? n : 0] = '\0';
+  }
+  const std::string_view said(text);
+  return said.starts_with("RoCE v2")       ? GidType::roce_v2
+         : !said.starts_with("IB/RoCE v1") ? GidType::unknown
+                                           : GidType::roce_v1;
+}
+
 void read_gids(const Api& api, ibv_context* context, int entries, PortInfo* out) {
+  entries = std::min(entries, kMostGids);
   for (int i = 0; i < entries; ++i) {
     Gid gid;
     gid.index = i;
@@ -99,6 +131,9 @@ void read_gids(const Api& api, ibv_context* context, int entries, PortInfo* out)
     }
     std::memcpy(gid.bytes.data(), entry.gid.raw, gid.bytes.size());
     if (gid.bytes != GidBytes{}) {
+      if (api.query_gid_ex == nullptr && out->link == Link::ethernet) {
+        gid.type = type_in_sysfs(*context->device, out->port, i);
+      }
       gid.network_bits = out->link == Link::ethernet ? network_bits_of(gid.bytes) : 0;
       out->gids.push_back(gid);
     }
@@ -152,6 +187,11 @@ void describe_device(const Api& api, ibv_device* device, std::vector<PortInfo>* 
   PortInfo info;
   info.device = api.get_device_name(device);
   info.pci = pci_of(*device);
+  if (const char* const foreign = foreign_kind(device->transport_type); foreign != nullptr) {
+    info.trouble = foreign;
+    out->push_back(std::move(info));
+    return;
+  }
   ibv_context* context = api.open_device(device);
   if (context == nullptr) {
     info.trouble = "it cannot be opened: " + errno_text(errno) +
@@ -262,6 +302,7 @@ Device::~Device() {
 void Device::take_events() {
   ibv_async_event event;
   bool moved = false;
+  errno = 0;
   while (api_.get_async_event(context_, &event) == 0) {
     const bool ours = event.element.port_num == port_.port;  // of events that concern a port
     switch (event.event_type) {
@@ -282,6 +323,7 @@ void Device::take_events() {
     }
     api_.ack_async_event(&event);
   }
+  fatal_ = fatal_ || errno == EIO || errno == ENODEV;  // it was taken out
   ibv_port_attr attr;
   if (!moved || port_of(api_, context_, static_cast<uint8_t>(port_.port), &attr) != 0) {
     return;
@@ -295,10 +337,16 @@ void Device::take_events() {
   }
 }
 
-Gid Device::gid() {
+Device::Now Device::now() {
   const std::lock_guard lock(mutex_);
   take_events();
-  return gid_;
+  Now now{gid_, port_.lid, port_.mtu};
+  ibv_port_attr attr;
+  if (port_of(api_, context_, static_cast<uint8_t>(port_.port), &attr) == 0) {
+    now.lid = attr.lid;
+    now.mtu = mtu_bytes(attr.active_mtu);
+  }
+  return now;
 }
 
 std::string Device::trouble(const Gid& used) {

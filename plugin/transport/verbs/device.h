@@ -26,7 +26,13 @@ class Device {
   [[nodiscard]] ibv_context* context() const { return context_; }
   [[nodiscard]] ibv_pd* domain() const { return domain_; }
   [[nodiscard]] const PortInfo& port() const { return port_; }
-  [[nodiscard]] Gid gid();  // as it is now
+  // What may have changed since it was opened: by a flap, a new address, the subnet manager.
+  struct Now {
+    Gid gid;
+    uint16_t lid = 0;
+    int mtu = 0;  // bytes
+  };
+  [[nodiscard]] Now now();  // a few system calls
   [[nodiscard]] uint16_t pkey_index() const { return pkey_index_; }
   [[nodiscard]] const VerbsOptions& options() const { return options_; }
 

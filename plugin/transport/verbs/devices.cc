@@ -4,34 +4,14 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <charconv>
 #include <tuple>
+
+#include "plugin/base/hca_filter.h"
 
 namespace prunex::transport::verbs {
 namespace {
 
 constexpr uint16_t kKeyBits = 0x7FFF;  // the top bit says full or limited membership
-
-Result<HcaFilter::Item> parse_item(std::string_view text, std::string_view all) {
-  const size_t colon = text.find(':');
-  HcaFilter::Item item{std::string(text.substr(0, colon)), -1};
-  bool ok = !item.device.empty();
-  if (colon != std::string_view::npos) {
-    const std::string_view digits = text.substr(colon + 1, text.find(':', colon + 1) - colon - 1);
-    const auto [end, error] =
-        std::from_chars(digits.data(), digits.data() + digits.size(), item.port);
-    ok = ok && error == std::errc() && end == digits.data() + digits.size() && item.port >= 1 &&
-         item.port <= 255;
-  }
-  if (!ok) {
-    return fail(
-        Code::config,
-        strf("PRUNEX_IB_HCA=%.*s: \"%.*s\" is not device or device:port, as in "
-             "mlx5_0,mlx5_1:1 (with ^ in front: all but these; with =: whole names)",
-             static_cast<int>(all.size()), all.data(), static_cast<int>(text.size()), text.data()));
-  }
-  return item;
-}
 
 bool matches(const HcaFilter& filter, const HcaFilter::Item& item, const PortInfo& port) {
   const bool name = filter.exact ? port.device == item.device
@@ -58,29 +38,6 @@ bool is_link_local_v4(const GidBytes& gid) {
 
 }  // namespace
 
-Result<HcaFilter> parse_hca_filter(std::string_view text) {
-  HcaFilter filter;
-  std::string_view rest = text;
-  if (!rest.empty() && rest.front() == '^') {
-    filter.exclude = true;
-    rest.remove_prefix(1);
-  }
-  if (!rest.empty() && rest.front() == '=') {
-    filter.exact = true;
-    rest.remove_prefix(1);
-  }
-  while (!rest.empty()) {
-    const size_t comma = std::min(rest.find(','), rest.size());
-    auto item = parse_item(rest.substr(0, comma), text);
-    if (!item) {
-      return tl::unexpected<Error>(item.error());
-    }
-    filter.items.push_back(*std::move(item));
-    rest.remove_prefix(std::min(comma + 1, rest.size()));
-  }
-  return filter;
-}
-
 Result<Selection> select_ports(std::span<const PortInfo> have, std::string_view text) {
   auto filter = parse_hca_filter(text);
   if (!filter) {
@@ -89,13 +46,13 @@ Result<Selection> select_ports(std::span<const PortInfo> have, std::string_view 
   Selection out;
   std::vector<bool> used(filter->items.size());
   for (size_t i = 0; i < have.size(); ++i) {
-    bool named = false;
+    bool named = filter->items.empty();
     for (size_t k = 0; k < filter->items.size(); ++k) {
       if (matches(*filter, filter->items[k], have[i])) {
         used[k] = named = true;
       }
     }
-    if (!filter->items.empty() && named == filter->exclude) {
+    if (named == filter->exclude) {
       continue;
     }
     if (have[i].trouble.empty()) {
@@ -176,9 +133,6 @@ Result<Gid> choose_gid(const PortInfo& port, int index) {
 }
 
 Result<uint16_t> choose_pkey(const PortInfo& port, int wanted) {
-  if (port.link == Link::ethernet) {
-    return uint16_t{0};
-  }
   const auto& table = port.pkeys;
   const auto valid = [&](size_t i) { return (table[i] & kKeyBits) != 0; };
   if (wanted >= 0 && static_cast<size_t>(wanted) < table.size() &&
@@ -196,15 +150,20 @@ Result<uint16_t> choose_pkey(const PortInfo& port, int wanted) {
       filled += strf("%s%zu: 0x%04x", filled.empty() ? "" : ", ", i, unsigned{table[i]});
     }
   }
-  return fail(Code::config,
-              wanted < 0
-                  ? strf("%s is in no partition: its table of partition keys is empty; is the "
-                         "subnet manager running?",
-                         port.name().c_str())
-                  : strf("PRUNEX_IB_PKEY=0x%x (or NCCL_IB_PKEY) is neither a filled index nor a "
-                         "key of %s; it has: %s",
-                         static_cast<unsigned>(wanted), port.name().c_str(),
-                         filled.empty() ? "none" : filled.c_str()));
+  if (wanted >= 0) {
+    return fail(Code::config,
+                strf("PRUNEX_IB_PKEY=0x%x (or NCCL_IB_PKEY) is neither a filled index nor a key "
+                     "of %s; it has: %s",
+                     static_cast<unsigned>(wanted), port.name().c_str(),
+                     filled.empty() ? "none" : filled.c_str()));
+  }
+  if (port.link == Link::ethernet) {
+    return uint16_t{0};
+  }
+  return fail(Code::unsupported,
+              strf("%s is in no partition: its table of partition keys is empty; is the subnet "
+                   "manager running?",
+                   port.name().c_str()));
 }
 
 bool needs_global_route(const PortInfo& port, const GidBytes& own, const GidBytes& peer) {

@@ -46,24 +46,12 @@ struct PortInfo {
   }
 };
 
-// NCCL_IB_HCA's grammar: a comma list of device or device:port; names match as prefixes, with = in
-// front of the list whole; ^ in front excludes. More fields behind the port (rail, plane) are
-// ignored.
-struct HcaFilter {
-  struct Item {
-    std::string device;
-    int port = -1;  // -1: all
-  };
-  bool exclude = false, exact = false;
-  std::vector<Item> items;  // empty: no filter
-};
-[[nodiscard]] Result<HcaFilter> parse_hca_filter(std::string_view text);
-
 struct Selection {
   std::vector<size_t> ports;       // indices of the usable ones, in the devices' order
   std::vector<std::string> notes;  // an item that matches nothing; a port left out, and why
 };
-// Nothing left is an error that says what there is, and why each is not used.
+// `filter`: as parse_hca_filter() reads it. Nothing left is an error that says what there is, and
+// why each is not used.
 [[nodiscard]] Result<Selection> select_ports(std::span<const PortInfo> have,
                                              std::string_view filter);
 
@@ -75,7 +63,8 @@ struct Selection {
 [[nodiscard]] Result<Gid> choose_gid(const PortInfo& port, int index);
 
 // Index into the table. wanted: the index of a filled entry, else a key in the table (0x8001); -1:
-// the first valid one. Ethernet ports have only index 0.
+// the first valid one. Ethernet ports have a table as well, mostly of one entry, 0xFFFF; where it
+// is empty, nothing asked for is index 0.
 [[nodiscard]] Result<uint16_t> choose_pkey(const PortInfo& port, int wanted);
 
 // Whether packets need a global route header: Ethernet always, InfiniBand when the port says so or

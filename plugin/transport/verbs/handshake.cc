@@ -17,16 +17,16 @@ namespace {
 RailEnd describe_rail(Device& device, uint32_t packet) {
   RailEnd e;
   const PortInfo& port = device.port();
-  const Gid gid = device.gid();
+  const Device::Now now = device.now();
   e.device = port.name();
   e.packet = packet;
-  e.lid = port.lid;
+  e.lid = now.lid;
   e.link = port.link;
-  e.gid_type = static_cast<uint8_t>(gid.type);
-  e.gid_index = static_cast<uint16_t>(gid.index);
-  e.gid = gid.bytes;
-  e.network_bits = static_cast<uint8_t>(gid.network_bits);
-  e.mtu = static_cast<uint32_t>(port.mtu);
+  e.gid_type = static_cast<uint8_t>(now.gid.type);
+  e.gid_index = static_cast<uint16_t>(now.gid.index);
+  e.gid = now.gid.bytes;
+  e.network_bits = static_cast<uint8_t>(now.gid.network_bits);
+  e.mtu = static_cast<uint32_t>(now.mtu);
   e.speed = port.speed;
   e.max_message = port.max_message;
   e.queue_pairs.reserve(kMaxQueuePairs);
@@ -314,7 +314,12 @@ Result<> Handshake::read_probe(bool* again) {
   if (n == 0) {  // the other end may have gone away meanwhile
     return {};
   }
-  if (n < 0 || entry.status != IBV_WC_SUCCESS) {
+  if (n < 0) {
+    own_fault_ = true;
+    return fail(Code::system, strf("the completions of %s cannot be read: did the device fail?",
+                                   from->own.device.c_str()));
+  }
+  if (entry.status != IBV_WC_SUCCESS) {
     own_fault_ = true;
     return tl::unexpected<Error>(explain(parts_, *from, entry));
   }

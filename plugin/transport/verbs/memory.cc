@@ -37,8 +37,8 @@ ibv_mr* register_with(Device& device, void* data, size_t bytes, Order order) {
   return api.reg_mr(device.domain(), data, bytes, kAccess);
 }
 
-Error refusal(const Device& device, const void* data, size_t bytes, int error) {
-  std::string text = strf("%zu bytes at %p cannot be registered with %s: %s", bytes, data,
+Error refusal(const Device& device, size_t bytes, int error) {
+  std::string text = strf("%zu bytes cannot be registered with %s: %s", bytes,
                           device.port().name().c_str(), errno_text(error).c_str());
   if (error == ENOMEM || error == EAGAIN || error == EPERM) {
     rlimit limit{};
@@ -74,7 +74,7 @@ Result<std::shared_ptr<const Memory>> Memory::open(Devices devices, void* data, 
   for (const auto& device : devices) {
     ibv_mr* region = register_with(*device, data, bytes, order);
     if (region == nullptr) {
-      return tl::unexpected<Error>(refusal(*device, data, said > 0 ? said : bytes, errno));
+      return tl::unexpected<Error>(refusal(*device, said > 0 ? said : bytes, errno));
     }
     out->parts_.push_back({device, region});
   }

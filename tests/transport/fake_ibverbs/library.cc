@@ -14,6 +14,7 @@ namespace prunex::transport::fake {
 namespace {
 
 bool g_refuses = false;
+long g_fork_inits = 0;  // while nothing was registered yet
 World* g_world = nullptr;
 
 FakeDevice device_of(const std::string& text) {
@@ -70,6 +71,16 @@ PRUNEX_FAKE_EXPORT(query_port, ibv_query_port)
 PRUNEX_FAKE_EXPORT(query_gid_ex, _ibv_query_gid_ex)
 PRUNEX_FAKE_EXPORT(reg_mr_iova2, ibv_reg_mr_iova2)
 PRUNEX_FAKE_EXPORT(reg_dmabuf_mr, ibv_reg_dmabuf_mr)
+
+extern "C" __attribute__((visibility("default"))) int ibv_fork_init() {
+  using prunex::transport::fake::g_world;
+  const bool early = g_world == nullptr || g_world->registrations() == 0;
+  prunex::transport::fake::g_fork_inits += early ? 1 : 0;
+  return early ? 0 : EINVAL;
+}
+extern "C" __attribute__((visibility("default"))) long fake_ibverbs_fork_inits() {
+  return prunex::transport::fake::g_fork_inits;
+}
 
 // For tests that load the library by its name. Calls of reg_mr, ever; regions that there are; all
 // writes; the longest write; writes of the length in which the transport sends what it has to copy.
