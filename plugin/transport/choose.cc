@@ -33,6 +33,7 @@ Result<Rdma> none(const Config& config, std::string why, Rdma found = {}) {
   return found;
 }
 
+// A fault of what was asked for, not of the machine.
 bool names_nothing(std::span<const verbs::PortInfo> have, const std::string& hca) {
   const auto filter = parse_hca_filter(hca);
   if (!filter || filter->exclude || filter->items.empty()) {
@@ -130,12 +131,9 @@ Result<Rdma> find_rdma(const Config& config, const verbs::Api* api) {
   }
   auto selection = verbs::select_ports(*have, config.ib.hca);
   if (!selection) {
-    if (selection.error().code == Code::config) {
-      return tl::unexpected(selection.error());
-    }
-    Rdma nothing;
-    nothing.named = names_nothing(*have, config.ib.hca);
-    return none(config, selection.error().text, std::move(nothing));
+    return names_nothing(*have, config.ib.hca) || selection.error().code == Code::config
+               ? Result<Rdma>(tl::unexpected(selection.error()))
+               : none(config, selection.error().text);
   }
   Rdma found;
   for (std::string& note : selection->notes) {
@@ -193,9 +191,7 @@ void tell(const Rdma& rdma) {
       PRUNEX_LOG(info, "%s", note.c_str());
     }
   }
-  if (const std::string line = summary(rdma); rdma.named) {
-    PRUNEX_LOG(warn, "%s", line.c_str());
-  } else if (!line.empty()) {
+  if (const std::string line = summary(rdma); !line.empty()) {
     PRUNEX_LOG(info, "%s", line.c_str());
   }
 }

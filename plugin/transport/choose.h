@@ -26,15 +26,13 @@ struct Rdma {
   std::vector<std::string> warnings;  // a person has asked for what is not there
   std::vector<std::string> notes;     // ports that are left out, and why
   std::string why_not;                // where there is no port; empty: nobody wants any
-  bool named = false;                 // devices were, by PRUNEX_IB_HCA, and there are none of them
 
   [[nodiscard]] bool usable() const { return !ports.empty(); }
 };
 
 // Looks at this machine: every port that is listed is opened, and memory registered with it, as a
 // job would. An error: PRUNEX_TRANSPORT=verbs and there is none, or a setting that no port can
-// keep. Devices by name that are not there are none, as for NCCL. `api`: nullptr is
-// libibverbs.so.1.
+// keep, or devices are asked for by names that none has. `api`: nullptr is libibverbs.so.1.
 [[nodiscard]] Result<Rdma> find_rdma(const Config& config, const verbs::Api* api = nullptr);
 
 // "mlx5_0", or "mlx5_0:2" where several ports of the device are used.
@@ -53,6 +51,6 @@ struct Rdma {
 
 // What a person is told once: the ports that are used, or why none is.
 [[nodiscard]] std::string summary(const Rdma& rdma);
-void tell(const Rdma& rdma);  // that line as INFO (WARN: Rdma::named), warnings and notes
+void tell(const Rdma& rdma);  // that line as INFO, with warnings and notes
 
 }  // namespace prunex::transport

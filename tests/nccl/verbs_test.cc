@@ -206,26 +206,10 @@ TEST(Reports, B15_devices_by_nccls_grammar) {
   expect_devices(two, ",mlx5_11,,", {"mlx5_11"});
   expect_refused(
       [two] {
-        use(two, "verbs");
+        use(two);
         ::setenv("NCCL_IB_HCA", "mlxl5_7", 1);
       },
       {"mlxl5_7", "mlx5_11"});
-}
-
-// As NCCL: a list that names no device of this machine is sockets. One line says so.
-TEST(Reports, B15_a_list_that_matches_nothing_is_sockets_and_one_warning) {
-  PRUNEX_EXPECT_WELL(in_child([] {
-    use("mlx5_1:1,mlx5_11:2");
-    ::setenv("NCCL_IB_HCA", "mlxl5_7", 1);
-    const auto net = open_net(load_plugin(plugin_path()), 12);
-    PRUNEX_MUST(names_of(*net) == Names{"lo"});
-    const auto warnings = log_lines(abi::kLogWarn);
-    PRUNEX_MUST(warnings.size() == 1, "%s", said().c_str());
-    for (const char* part : {"TCP sockets", "NCCL_IB_HCA", "\"mlxl5_7\"", "mlx5_1:1, mlx5_11:1"}) {
-      PRUNEX_MUST(warnings[0].text.find(part) != std::string::npos, "%s", warnings[0].text.c_str());
-    }
-    PRUNEX_MUST(lines_with(abi::kLogInfo, "no usable RDMA port") == 0, "%s", said().c_str());
-  }));
 }
 
 TEST(Reports, B15_a_word_that_matches_nothing_is_a_warning) {

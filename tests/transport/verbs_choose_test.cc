@@ -154,25 +154,16 @@ TEST_F(VerbsChoose, port_in_no_partition_is_left_out) {
   EXPECT_THAT(rdma->why_not, HasSubstr("subnet manager"));
 }
 
-TEST_F(VerbsChoose, list_that_matches_nothing_is_tcp_or_an_error_where_rdma_is_forced) {
+TEST_F(VerbsChoose, list_that_matches_nothing_is_an_error) {
   config_.ib.hca = "mlxl5_7";
   auto rdma = found();
-  ASSERT_TRUE(rdma) << rdma.error().text;
-  EXPECT_FALSE(rdma->usable());
-  EXPECT_TRUE(rdma->named);
-  EXPECT_THAT(rdma->why_not, HasSubstr("\"mlxl5_7\""));
-  EXPECT_THAT(rdma->why_not, HasSubstr("mlx5_0:1, mlx5_1:1"));
+  ASSERT_FALSE(rdma);
+  EXPECT_THAT(rdma.error().text, HasSubstr("\"mlxl5_7\""));
+  EXPECT_THAT(rdma.error().text, HasSubstr("mlx5_0:1, mlx5_1:1"));
   config_.ib.hca = "^mlx5";  // nothing was named that is not there
   rdma = found();
   ASSERT_TRUE(rdma) << rdma.error().text;
   EXPECT_FALSE(rdma->usable());
-  EXPECT_FALSE(rdma->named);
-  config_.ib.hca = "mlxl5_7";
-  config_.transport = Choice::verbs;
-  rdma = found();
-  ASSERT_FALSE(rdma);
-  EXPECT_THAT(rdma.error().text, HasSubstr("PRUNEX_TRANSPORT=verbs"));
-  EXPECT_THAT(rdma.error().text, HasSubstr("\"mlxl5_7\""));
 }
 
 }  // namespace
