@@ -12,7 +12,7 @@ namespace prunex::nccl {
 namespace {
 
 // As long as what NCCL has under way on a connection, which its own buffers hold; to what arrives
-// encoded a mask may be added.
+// encoded a mask may be added. Of host memory the same.
 DeviceLane::Room room_of(const NetComm& comm) {
   constexpr size_t kSteps = 8;
   const size_t fifo = most_staged_message(comm.context().settings->fifo.simple);
@@ -73,6 +73,12 @@ int register_host(NetComm& comm, Memory& memory) {
     return report(region.error());
   }
   memory.known->region = *std::move(region);
+  // LL and LL128 travel as they are.
+  const Settings& settings = *comm.context().settings;
+  if (memory.bytes >= kLeastEncoded && settings.config.net_mode != NetMode::passthrough &&
+      protocol_of({}, &memory, settings.fifo) != Protocol::polled) {
+    comm.side_buffers().prepare(room_of(comm).staging);
+  }
   return kSuccess;
 }
 
