@@ -4,7 +4,7 @@
 
   gpu_report.py FOLDER
 
-The machine comes in PRUNEX_GPU, PRUNEX_ARCH and PRUNEX_SECONDS. A file that a killed step left half-written
+The machine comes in PRUNEX_GPU, PRUNEX_ARCH, PRUNEX_DRIVER and PRUNEX_SECONDS. A file that a killed step left half-written
 is told of and counts as absent.
 """
 import json
@@ -71,6 +71,7 @@ def main():
         "version": 1,
         "gpu": os.environ.get("PRUNEX_GPU", ""),
         "arch": os.environ.get("PRUNEX_ARCH", ""),
+        "driver": os.environ.get("PRUNEX_DRIVER", ""),
         "seconds": float(os.environ.get("PRUNEX_SECONDS", 0)),
         "steps": steps,
         "device": device,

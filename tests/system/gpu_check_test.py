@@ -13,6 +13,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import uuid
@@ -34,7 +35,7 @@ class Machine:
         self.mark = uuid.uuid4().hex
         for name in ("bin", "build", "build/o"):
             (self.folder / name).mkdir()
-        self.script("bin/nvidia-smi", "echo 'NVIDIA Stand-in, 9.0'")
+        self.script("bin/nvidia-smi", "echo 'NVIDIA Stand-in, 9.0, 580.159.03'")
         for name in ("cuda_host_test", "cuda_device_test", "cuda_pack_bench", "nccl_check"):
             self.script("build/" + name, FINE)
         self.script("bin/compute-sanitizer", FINE)
@@ -77,6 +78,9 @@ def everything_passes(machine):
     expect(done.code == 0, done.out)
     expect(set(results(done).values()) == {"pass"}, done.report)
     expect(done.report["gpu"] == "NVIDIA Stand-in" and done.report["arch"] == "90", done.report)
+    expect(done.report["driver"] == "580.159.03", done.report)
+    with tarfile.open(machine.folder / "out" / "gpu-check.tar.gz") as archive:
+        expect({"gpu-check.json", "device.log", "steps.tsv"} <= set(archive.getnames()), archive.getnames())
     expect(done.report["schema"] == "prunex-gpu-check" and done.report["version"] == 1, done.report)
 
 
@@ -142,6 +146,15 @@ def skipped_tests_are_no_pass(machine):
     done = machine.run("--no-build")
     expect(done.code == 1 and results(done)["device"] == "fail" and results(done)["nccl"] == "skip", done.report)
     expect(done.report["device"] == {"tests": 1, "failed": [], "skipped": 1}, done.report)
+
+
+def a_sandbox_without_what_the_sanitizer_needs(machine):
+    machine.script("bin/compute-sanitizer", "echo '========= Error: Device not supported. See the list'; exit 9")
+    done = machine.run("--no-build")
+    expect(done.code == 0 and results(done)["sanitizer"] == "skip", done.report)
+    machine.script("bin/compute-sanitizer", "echo '========= Invalid __global__ write'; exit 9")
+    done = machine.run("--no-build")
+    expect(done.code == 1 and results(done)["sanitizer"] == "fail", done.report)
 
 
 def half_a_file(machine):
