@@ -36,7 +36,7 @@ class Machine:
         for name in ("bin", "build", "build/o"):
             (self.folder / name).mkdir()
         self.script("bin/nvidia-smi", "echo 'NVIDIA Stand-in, 9.0, 580.159.03'")
-        for name in ("cuda_host_test", "cuda_device_test", "cuda_pack_bench", "nccl_check"):
+        for name in ("cuda_host_test", "cuda_device_test", "cuda_pack_bench", "nccl_check", "libprunex.so"):
             self.script("build/" + name, FINE)
         self.script("bin/compute-sanitizer", FINE)
         real = subprocess.run(["bash", "-c", "command -v python3"], capture_output=True, text=True, check=True)
@@ -105,18 +105,55 @@ def everything_ends_in_time(machine):
     expect(results(done)["device"] == "fail" and results(done)["sanitizer"] == "skip", done.report)
 
 
-def a_compiler_that_hangs(machine):
-    machine.script("cuda/bin/nvcc", f'case "$*" in *--dryrun*) echo "#\\$ TOP={machine.folder}/cuda" ;;\n'
-                   "*--list-gpu-arch*) echo compute_90 ;;\n*) sleep 300 ;; esac")
+def toolkit(machine, compiles):
+    machine.script("cuda/bin/nvcc",
+                   f'case "$*" in *--dryrun*) echo "#\\$ TOP={machine.folder}/cuda" ;;\n'
+                   f"*--list-gpu-arch*) echo compute_90 ;;\n*) {compiles} ;; esac")
     for name in ("include/cub/version.cuh", "lib64/libcudart_static.a"):
         path = machine.folder / "cuda" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     (machine.folder / "bin" / "nvcc").symlink_to(machine.folder / "cuda" / "bin" / "nvcc")
+
+
+def a_compiler_that_hangs(machine):
+    toolkit(machine, "sleep 300")
     machine.script("bin/hanging-cxx", HANGS)
     done = machine.run("--step-seconds", "3", CXX="hanging-cxx")
     expect(done.code == 1 and results(done) == {"compile": "fail"}, done.report, done.out)
     expect("the build failed" in done.out, done.out)
+
+
+def a_file_that_does_not_compile(machine):
+    """The plugin cannot be made then; the kernels can, and are tested."""
+    makes = ('while [[ $1 != -o ]]; do shift; done; printf "#!/usr/bin/env bash\\necho all is well\\n" >"$2"; '
+             'chmod +x "$2"')
+    toolkit(machine, makes)
+    machine.script("bin/broken-cxx", 'case "$*" in *"-c plugin/api/registry.cc"*) echo no such type >&2; exit 1 ;;\n'
+                   f'*-shared*libprunex.so*) echo registry.cc.o is missing; exit 1 ;; esac\n{makes}')
+    done = machine.run(CXX="broken-cxx")
+    wanted = {"compile": "fail", "link": "pass", "plugin": "fail", "resources": "fail", "emulated": "pass",
+              "device": "pass", "pack": "pass", "nccl": "skip", "torch": "skip", "sanitizer": "pass"}
+    expect(done.code == 1 and results(done) == wanted, done.report, done.out)
+    expect("no such type" in done.out, done.out)
+
+
+def sources_of_a_bare_machine(machine):
+    """What needs headers that are not there is left out, and what stands in for it is not."""
+    def names(folder, headers):
+        listed = subprocess.run(["bash", "-c", ". scripts/gpu_build.sh; library_sources"], cwd=ROOT, check=True, text=True,
+                                stdout=subprocess.PIPE, env=dict(os.environ, PRUNEX_SYSTEM_HEADERS=str(headers))).stdout
+        return {pathlib.Path(line).name for line in listed.split() if folder in line}
+
+    bare, full = machine.folder / "bare", machine.folder / "full"
+    for header in ("hwloc.h", "infiniband/verbs.h"):
+        (full / header).parent.mkdir(parents=True, exist_ok=True)
+        (full / header).touch()
+    expect(names("/verbs/", bare) == {"devices.cc", "verbs_none.cc"}, names("/verbs/", bare))
+    expect(names("topology/", bare) - names("topology/", full) == {"discover_hwloc_none.cc"}, names("topology/", bare))
+    expect(names("topology/", full) - names("topology/", bare) == {"discover_hwloc.cc", "hwloc_api.cc"}, names("topology/", full))
+    there = {path.name for path in (ROOT / "plugin/transport/verbs").glob("*.cc")}
+    expect(names("/verbs/", full) == there - {"verbs_none.cc"}, names("/verbs/", full))
 
 
 def a_driver_that_hangs(machine):

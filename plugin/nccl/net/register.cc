@@ -12,7 +12,7 @@ namespace prunex::nccl {
 namespace {
 
 // As long as what NCCL has under way on a connection, which its own buffers hold; to what arrives
-// encoded a mask may be added. Of host memory the same.
+// encoded a mask may be added.
 DeviceLane::Room room_of(const NetComm& comm) {
   constexpr size_t kSteps = 8;
   const size_t fifo = most_staged_message(comm.context().settings->fifo.simple);
@@ -77,7 +77,8 @@ int register_host(NetComm& comm, Memory& memory) {
   const Settings& settings = *comm.context().settings;
   if (memory.bytes >= kLeastEncoded && settings.config.net_mode != NetMode::passthrough &&
       protocol_of({}, &memory, settings.fifo) != Protocol::polled) {
-    comm.side_buffers().prepare(room_of(comm).staging);
+    const DeviceLane::Room room = room_of(comm);
+    comm.side_buffers().prepare(room.expands ? room.staging : room.message);  // who sends can wait
   }
   return kSuccess;
 }

@@ -13,27 +13,15 @@
 #include <vector>
 
 #include "plugin/nccl/net/staging_ring.h"
-#include "plugin/transport/transport.h"
+#include "plugin/transport/staging.h"
 
 namespace prunex::nccl {
-
-struct SideMemory {
-  SideMemory(transport::Transport& transport, size_t length)
-      : memory(std::make_unique_for_overwrite<std::byte[]>(length)), bytes(length) {
-    if (auto made = transport.register_memory(memory.get(), length)) {
-      region = *std::move(made);
-    }
-  }
-  std::unique_ptr<std::byte[]> memory;
-  size_t bytes;
-  std::unique_ptr<transport::Region> region;  // freed first; none: the transport does without
-};
 
 struct SideBuffer {
   std::byte* memory = nullptr;
   size_t bytes = 0;
   const transport::Region* region = nullptr;
-  std::unique_ptr<SideMemory> own = nullptr;  // none: a piece of the prepared memory
+  transport::Staging own = transport::Staging();  // empty: a piece of the prepared memory
   [[nodiscard]] explicit operator bool() const { return memory != nullptr; }
   [[nodiscard]] std::span<std::byte> span() const { return {memory, bytes}; }
 };
@@ -65,21 +53,27 @@ class SideBuffers {
     return out ? std::move(out) : take_own(bytes);
   }
   void give(SideBuffer&& buffer) {
-    if (buffer.own != nullptr) {
+    if (buffer.own.size() > 0) {
       if (free_.size() < kKept) {
         free_.push_back(std::move(buffer.own));
       }
     } else if (buffer) {
       Prepared& prepared = *prepared_.load(std::memory_order_acquire);
-      prepared.ring.give(static_cast<size_t>(buffer.memory - prepared.side.memory.get()));
+      prepared.ring.give(static_cast<size_t>(buffer.memory - prepared.side.data()));
     }
     buffer = SideBuffer{};
   }
 
  private:
   struct Prepared {
-    Prepared(transport::Transport& transport, size_t bytes) : side(transport, bytes), ring(bytes) {}
-    SideMemory side;
+    Prepared(transport::Transport& transport, size_t bytes)
+        : side(made(transport, bytes)), ring(side.size()) {}
+    static transport::Staging made(transport::Transport& transport, size_t bytes) {
+      transport::Staging side(&transport);
+      side.reserve(bytes);
+      return side;
+    }
+    transport::Staging side;
     StagingRing ring;  // whoever moves messages has it
   };
 
@@ -89,13 +83,13 @@ class SideBuffers {
       return {};
     }
     const auto at = prepared->ring.take(bytes);
-    return at ? SideBuffer{prepared->side.memory.get() + *at, bytes, prepared->side.region.get()}
+    return at ? SideBuffer{prepared->side.data() + *at, bytes, prepared->side.region()}
               : SideBuffer{};
   }
   [[nodiscard]] SideBuffer take_own(size_t bytes) {
-    std::unique_ptr<SideMemory> own;
+    transport::Staging own(&transport_);
     const auto fits =
-        std::find_if(free_.begin(), free_.end(), [&](const auto& b) { return b->bytes >= bytes; });
+        std::find_if(free_.begin(), free_.end(), [&](const auto& b) { return b.size() >= bytes; });
     if (fits != free_.end()) {
       own = std::move(*fits);
       free_.erase(fits);
@@ -103,15 +97,16 @@ class SideBuffers {
       if (!free_.empty()) {
         free_.pop_back();  // too small for what travels now
       }
-      own = std::make_unique<SideMemory>(transport_, bytes);
+      own.reserve(bytes);
     }
-    std::byte* const memory = own->memory.get();
-    const transport::Region* const region = own->region.get();
-    return {memory, own->bytes, region, std::move(own)};
+    std::byte* const memory = own.data();
+    const size_t size = own.size();
+    const transport::Region* const region = own.region();
+    return {memory, size, region, std::move(own)};
   }
 
   transport::Transport& transport_;
-  std::vector<std::unique_ptr<SideMemory>> free_;
+  std::vector<transport::Staging> free_;
   std::mutex mutex_;
   std::unique_ptr<Prepared> made_;
   std::atomic<Prepared*> prepared_{nullptr};
