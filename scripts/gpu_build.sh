@@ -89,8 +89,9 @@ commands() {
     printf '%s\t%s\n' "$build/o/$(basename "$file").o" \
       "python3 scripts/nvcc_object.py $build/o/$(basename "$file").resources $cuda/bin/nvcc -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Xcompiler -fPIC,-fvisibility=hidden $code -isystem $cccl -I. -DPRUNEX_VERSION='\"$version\"' -DPRUNEX_CUDA_ARCHS='\"$arch\"' -c $file -o"
   done
-  for file in $(test_sources) plugin/base/*.cc kernels/*.cc kernels/host/{scalar,select}.cc kernels/cuda/*.cc \
-    bench/cuda_pack_bench.cc bench/nccl_check*.cc kernels/host/avx2.cc plugin/nccl/module/*.cc $(library_sources); do
+  for file in $(test_sources) plugin/base/*.cc kernels/{,host/,cuda/}*.cc bench/cuda_pack_bench.cc bench/nccl_check*.cc \
+    plugin/nccl/module/*.cc $(library_sources); do
+    [[ $file != */avx512.cc ]] || continue # twice, below
     flags=
     [[ $file != *avx2.cc ]] || flags='-mavx2 -mbmi -mbmi2 -mf16c -mpopcnt -Wno-maybe-uninitialized'
     [[ -z $gtest ]] || flags+=" -isystem $gtest/include -isystem $gtest"

@@ -136,6 +136,10 @@ def a_file_that_does_not_compile(machine):
               "device": "pass", "pack": "pass", "nccl": "skip", "torch": "skip", "sanitizer": "pass"}
     expect(done.code == 1 and results(done) == wanted, done.report, done.out)
     expect("no such type" in done.out, done.out)
+    made = {path.name for path in (machine.folder / "build" / "o").glob("*.o")}
+    for folder in ("kernels", "kernels/host", "kernels/cuda", "plugin/base", "plugin/nccl/module"):
+        missing = {f"{folder}/{path.name}".replace("/", "_") + ".o" for path in (ROOT / folder).glob("*.cc")} - made
+        expect(missing <= {"kernels_host_avx512.cc.o"}, missing)  # that is compiled twice, under other names
 
 
 def sources_of_a_bare_machine(machine):
