@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pack, pack with audit and unpack on a GPU against a device copy that moves as many bytes: the
-// 32-byte sectors that must be read plus the bytes that must be written.
+// 32-byte sectors that must be read plus the bytes that must be written. And how long a model's
+// plans take from keep vectors in host memory, their copy included.
 //
 //   cuda_pack_bench [--quick] [--json FILE]
 //
 // TEST_CUDA_LIBRARY: path of libprunex-cuda.so. One table on stdout. Exit 77 without a GPU.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <random>
 #include <string>
 
+#include "kernels/cuda/keep_masks.h"
+#include "kernels/cuda/lower_keeps.h"
 #include "kernels/mask.h"
 #include "tools/cuda_device.cuh"
 
@@ -192,6 +196,67 @@ void measure(const Subject& subject, int rounds, std::vector<Row>& rows) {
   add("unpack", whole + kept, plan.call(subject.type, all, packed.data(), buffer.data()), true);
 }
 
+// Of one bucket, made anew with each compile().
+class KeepPlan {
+ public:
+  explicit KeepPlan(const Layout& layout) {
+    const cuda::Table& table = *tools::cuda_library().table;
+    const cuda::DeviceFacts& facts = tools::cuda_library().facts;
+    const cuda::LayoutKeeps keeps = *cuda::keeps_of(layout);
+    const cuda::LoweredKeeps lowered = *cuda::lower_keeps(
+        keeps.tensors, cuda::tile_elements(cuda::tuning_of(static_cast<uint32_t>(facts.arch)),
+                                           static_cast<uint32_t>(facts.sms), layout.count, 4));
+    const cuda::KeepImage image{lowered.arrays(), lowered.tensors.size(), lowered.places.size(),
+                                lowered.tensor_of_row.size(), lowered.tensor_of_word.size()};
+    bytes_ = keeps.keeps.size();
+    void* pinned = nullptr;
+    if (table.plan_reserve_keeps(&image, &plan_) != 0 ||
+        table.allocate_pinned(&pinned, bytes_) != 0) {
+      std::fprintf(stderr, "cuda_pack_bench: no memory for a plan\n");
+      std::exit(1);
+    }
+    pinned_ = static_cast<uint8_t*>(pinned);
+    std::ranges::copy(keeps.keeps, pinned_);
+    keeps_ = std::make_unique<DeviceMemory>(bytes_);
+    scratch_ = std::make_unique<DeviceMemory>(table.keep_scratch_bytes(plan_));
+  }
+  ~KeepPlan() {
+    tools::cuda_library().table->plan_destroy(plan_);
+    tools::cuda_library().table->deallocate_pinned(pinned_);
+  }
+  KeepPlan(const KeepPlan&) = delete;
+  KeepPlan& operator=(const KeepPlan&) = delete;
+  [[nodiscard]] size_t bytes() const { return bytes_; }
+  void compile(cudaStream_t stream) const {
+    const cuda::Table& table = *tools::cuda_library().table;
+    const cuda::KeepCall call{keeps_->as<uint8_t>(), scratch_->data(), scratch_->size(), stream};
+    table.copy(keeps_->data(), pinned_, bytes_, stream);
+    table.plan_from_keeps(&call, plan_, nullptr);
+  }
+
+ private:
+  cuda::Plan* plan_ = nullptr;
+  uint8_t* pinned_ = nullptr;
+  size_t bytes_ = 0;
+  std::unique_ptr<DeviceMemory> keeps_, scratch_;
+};
+
+void measure_compile(double density, int rounds, std::vector<Row>& rows) {
+  std::mt19937_64 rng(1);
+  std::vector<std::unique_ptr<KeepPlan>> plans;
+  Row row{"resnet50 d=" + std::to_string(density).substr(0, 4) + " all", "compile"};
+  for (const Layout& bucket : resnet50(rng, density)) {
+    plans.push_back(std::make_unique<KeepPlan>(bucket));
+    row.bytes += static_cast<double>(plans.back()->bytes());
+  }
+  row.seconds = seconds_of(rounds, [&](cudaStream_t stream) {
+    for (const auto& plan : plans) {
+      plan->compile(stream);
+    }
+  });
+  rows.push_back(std::move(row));
+}
+
 std::vector<Subject> subjects(bool quick) {
   std::mt19937_64 rng(1);
   std::vector<Subject> out;
@@ -215,6 +280,12 @@ std::vector<Subject> subjects(bool quick) {
         {std::string(name_of(type)) + " dense", type, dense_layout(static_cast<uint64_t>(count))});
   }
   return out;
+}
+
+void print(const Row& r) {
+  std::printf("%-28s %-7s %10.2f %10.2f %9.1f %8.3f\n", r.name.c_str(), r.step.c_str(),
+              r.bytes / 1e6, r.seconds * 1e6, r.bytes / r.seconds / 1e9, r.share);
+  std::fflush(stdout);
 }
 
 void write_json(const char* path, const std::vector<Row>& rows) {
@@ -257,15 +328,16 @@ int main(int argc, char** argv) {
     return 77;
   }
   std::vector<Row> rows;
+  const int rounds = quick ? 15 : 50;
   std::printf("%-28s %-7s %10s %10s %9s %8s\n", "subject", "step", "MB", "us", "GB/s", "of copy");
+  for (const double density : {0.5, 0.25}) {
+    measure_compile(density, rounds, rows);
+    print(rows.back());
+  }
   for (const Subject& subject : subjects(quick)) {
     const size_t before = rows.size();
-    measure(subject, quick ? 15 : 50, rows);
-    for (size_t i = before; i < rows.size(); ++i) {
-      const Row& r = rows[i];
-      std::printf("%-28s %-7s %10.2f %10.2f %9.1f %8.3f\n", r.name.c_str(), r.step.c_str(),
-                  r.bytes / 1e6, r.seconds * 1e6, r.bytes / r.seconds / 1e9, r.share);
-    }
+    measure(subject, rounds, rows);
+    std::for_each(rows.begin() + static_cast<std::ptrdiff_t>(before), rows.end(), print);
   }
   if (json != nullptr) {
     write_json(json, rows);

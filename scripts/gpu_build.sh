@@ -59,15 +59,11 @@ find_tools() {
 
 # What libprunex.so is made of, as the build does it: hwloc and verbs where their headers are.
 library_sources() {
-  local without='/discover_hwloc_none\.cc$'
-  [[ -e /usr/include/hwloc.h ]] || without='/(hwloc_api|discover_hwloc)\.cc$'
-  if [[ -e /usr/include/infiniband/verbs.h ]]; then
-    without+='|/verbs_none\.cc$'
-  else
-    # All but devices.cc and verbs_none.cc.
-    without+='|/verbs/(device|[^/_]*[^s/_])\.cc$|/verbs/(verbs|rails|queue_pair)\.cc$'
-  fi
-  find topology plugin -name '*.cc' -not -path 'plugin/base/*' -not -path 'plugin/nccl/module/*' | grep -vE "$without" | sort
+  local headers=${PRUNEX_SYSTEM_HEADERS:-/usr/include} without=(-name verbs_none.cc -o -name discover_hwloc_none.cc)
+  [[ -e $headers/hwloc.h ]] || without=(-name verbs_none.cc -o -name hwloc_api.cc -o -name discover_hwloc.cc)
+  [[ -e $headers/infiniband/verbs.h ]] ||
+    without=("${without[@]:3}" -o -path '*/verbs/*' -not -name devices.cc -not -name verbs_none.cc)
+  find topology plugin -name '*.cc' -not -path 'plugin/base/*' -not -path 'plugin/nccl/module/*' -not '(' "${without[@]}" ')' | sort
 }
 
 test_sources() {
@@ -93,8 +89,9 @@ commands() {
     printf '%s\t%s\n' "$build/o/$(basename "$file").o" \
       "python3 scripts/nvcc_object.py $build/o/$(basename "$file").resources $cuda/bin/nvcc -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Xcompiler -fPIC,-fvisibility=hidden $code -isystem $cccl -I. -DPRUNEX_VERSION='\"$version\"' -DPRUNEX_CUDA_ARCHS='\"$arch\"' -c $file -o"
   done
-  for file in $(test_sources) plugin/base/*.cc kernels/*.cc kernels/host/{scalar,select}.cc kernels/cuda/*.cc \
-    bench/cuda_pack_bench.cc bench/nccl_check*.cc kernels/host/avx2.cc plugin/nccl/module/*.cc $(library_sources); do
+  for file in $(test_sources) plugin/base/*.cc kernels/{,host/,cuda/}*.cc bench/cuda_pack_bench.cc bench/nccl_check*.cc \
+    plugin/nccl/module/*.cc $(library_sources); do
+    [[ $file != */avx512.cc ]] || continue # twice, below
     flags=
     [[ $file != *avx2.cc ]] || flags='-mavx2 -mbmi -mbmi2 -mf16c -mpopcnt -Wno-maybe-uninitialized'
     [[ -z $gtest ]] || flags+=" -isystem $gtest/include -isystem $gtest"
@@ -117,7 +114,7 @@ object_name() {
 
 compile_all() {
   local object command
-  rm -rf "$build/o"
+  rm -rf "$build"/{o,libprunex.so,libnccl-net-prunex.so,libprunex-cuda.so,nccl_check,cuda_pack_bench,cuda_{host,device}_test}
   mkdir -p "$build/o"
   while IFS=$'\t' read -r object command; do
     printf '%s\0' "$command $object"
@@ -140,12 +137,12 @@ link_plugin() {
     "$build"/o/plugin_base_*.o -lpthread -ldl
 }
 
-link_all() {
+# libprunex-cuda.so, the benchmark and the tests.
+link_cuda() {
   local file core=("$build"/o/plugin_base_*.o "$build"/o/kernels_*.o) support=("$build"/o/tests_kernels_*.o)
   local cudart=("$runtime/libcudart_static.a" -ldl -lrt -lpthread) googletest=("$build"/o/googletest_*.o -lpthread)
   $CXX -shared -o $build/libprunex-cuda.so $build/o/*.cu.o "${cudart[@]}" -static-libstdc++ -static-libgcc \
     -Wl,--exclude-libs,ALL -Wl,--version-script=kernels/cuda/libprunex-cuda.map -Wl,-z,defs
-  link_plugin
   $CXX -o $build/cuda_pack_bench $build/o/bench_cuda_pack_bench.cc.o "${core[@]}" "${cudart[@]}"
   [[ -n $gtest ]] || return 0
   local host=()

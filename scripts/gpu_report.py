@@ -4,7 +4,7 @@
 
   gpu_report.py FOLDER
 
-The machine comes in PRUNEX_GPU, PRUNEX_ARCH and PRUNEX_SECONDS. A file that a killed step left half-written
+The machine comes in PRUNEX_GPU, PRUNEX_ARCH, PRUNEX_DRIVER and PRUNEX_SECONDS. A file that a killed step left half-written
 is told of and counts as absent.
 """
 import json
@@ -56,7 +56,10 @@ def lines_of(steps, pack, nccl):
         yield f"{'nccl: ' + case['case']:<44} {case['result']:<8} {case.get('seconds', 0):8.1f}  {note[:90]}"
     for row in pack or []:
         name = f"{row.get('step')}: {row.get('subject', row.get('name'))}"
-        yield f"{name:<44} {row.get('of_copy', row.get('share', 0)):8.3f} of a device copy"
+        if row.get("step") == "compile":  # there is no copy to compare it with
+            yield f"{name:<44} {row.get('us', 0):8.1f} us"
+        else:
+            yield f"{name:<44} {row.get('of_copy', row.get('share', 0)):8.3f} of a device copy"
 
 
 def main():
@@ -71,6 +74,7 @@ def main():
         "version": 1,
         "gpu": os.environ.get("PRUNEX_GPU", ""),
         "arch": os.environ.get("PRUNEX_ARCH", ""),
+        "driver": os.environ.get("PRUNEX_DRIVER", ""),
         "seconds": float(os.environ.get("PRUNEX_SECONDS", 0)),
         "steps": steps,
         "device": device,

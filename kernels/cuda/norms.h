@@ -38,13 +38,13 @@ struct GroupShape {
 }
 
 // Ascending in the score's order, -0 equal to +0, NaN below everything.
-[[nodiscard]] PRUNEX_HD uint32_t order_key(float score) {
-  auto bits = bits_as<uint32_t>(score);
-  if ((bits & 0x7fffffffu) > kInfinity32) {
+[[nodiscard]] PRUNEX_HD uint64_t order_key(double score) {
+  auto bits = bits_as<uint64_t>(score);
+  if ((bits & ~kSign64) > kInfinity64) {
     return 0;
   }
-  bits = bits == 0x80000000u ? 0 : bits;
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+  bits = bits == kSign64 ? 0 : bits;
+  return (bits & kSign64) != 0 ? ~bits : bits | kSign64;
 }
 
 }  // namespace prunex::cuda

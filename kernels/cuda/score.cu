@@ -38,15 +38,15 @@ cudaError_t sum_squares(void* temporary, size_t& bytes, const NormCall& call) {
 }
 
 // Largest first; equal ones stay in their order, so that ties go to the lower group.
-cudaError_t sort(void* temporary, size_t& bytes, const uint32_t* keys, uint32_t* sorted,
+cudaError_t sort(void* temporary, size_t& bytes, const uint64_t* keys, uint64_t* sorted,
                  const uint32_t* groups, uint32_t* order, uint32_t n, cudaStream_t stream) {
   return cub::DeviceRadixSort::SortPairsDescending(temporary, bytes, keys, sorted, groups, order, n,
-                                                   0, 32, stream);
+                                                   0, 64, stream);
 }
 
 __global__ void __launch_bounds__(kMaxThreads)
-    keys_kernel(const float* scores, const uint8_t* incumbents, float factor, uint32_t n,
-                uint32_t* keys, uint32_t* groups) {
+    keys_kernel(const double* scores, const uint8_t* incumbents, double factor, uint32_t n,
+                uint64_t* keys, uint32_t* groups) {
   const uint32_t g = blockIdx.x * blockDim.x + threadIdx.x;
   if (g < n) {
     const bool incumbent = incumbents != nullptr && incumbents[g] != 0;
@@ -64,7 +64,8 @@ __global__ void __launch_bounds__(kMaxThreads)
 }
 
 struct Layout {
-  uint32_t *keys, *sorted, *groups, *order;
+  uint64_t *keys, *sorted;
+  uint32_t *groups, *order;
   void* temporary;
   size_t temporary_bytes = 0;
 };
@@ -72,8 +73,8 @@ struct Layout {
 size_t lay_out(uint32_t n, void* scratch, Layout& out) {
   sort(nullptr, out.temporary_bytes, nullptr, nullptr, nullptr, nullptr, n, nullptr);
   Carver carver(scratch);
-  out.keys = carver.take<uint32_t>(n);
-  out.sorted = carver.take<uint32_t>(n);
+  out.keys = carver.take<uint64_t>(n);
+  out.sorted = carver.take<uint64_t>(n);
   out.groups = carver.take<uint32_t>(n);
   out.order = carver.take<uint32_t>(n);
   out.temporary = carver.take<std::byte>(out.temporary_bytes);

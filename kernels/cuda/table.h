@@ -18,7 +18,7 @@
 
 namespace prunex::cuda {
 
-inline constexpr uint32_t kTableVersion = 3;
+inline constexpr uint32_t kTableVersion = 4;
 
 struct Probe {
   int devices = 0;
@@ -127,9 +127,9 @@ struct KeepCall {
 };
 
 struct TopKCall {
-  const float* scores;
+  const double* scores;       // as norms() gives them
   const uint8_t* incumbents;  // null: none
-  float factor;               // by which incumbents' scores are multiplied
+  double factor;              // by which incumbents' scores are multiplied
   uint32_t groups, keep;
   uint8_t* keep_out;  // one byte per group
   void* scratch;      // top_k_scratch_bytes(groups)

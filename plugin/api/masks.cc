@@ -154,6 +154,16 @@ Result<> read_tensor(const prunex_tensor_t* tensor, MaskEntry& entry) {
   return {};
 }
 
+// What the data path needs of a mask, made before it does. A plan lives as long as the version, not
+// as its mask, which the ends of connections keep longer.
+void prepare(const void* base, const std::shared_ptr<const MaskVersion>& version,
+             size_t element_bytes) {
+  if (base != nullptr) {
+    Registry::instance().tell(*version);
+    device::MaskPlans::instance().prepare(base, mask_of(version), element_bytes);
+  }
+}
+
 Result<> check_extent(const MaskEntry& e) {
   if (e.base != 0 && e.count > (UINTPTR_MAX - e.base) / size_of(e.type)) {
     return fail(Code::invalid_argument, strf("%llu x %s from %#zx on do not fit an address space",
@@ -199,7 +209,7 @@ prunex_result_t prunex_register_mask(const void* base, const prunex_tensor_t* te
       return tl::unexpected(id.error());
     }
     *out = *id;
-    prunex::device::MaskPlans::instance().prepare(base, (*version)->mask, element_bytes);
+    prepare(base, *version, element_bytes);
     return {};
   });
 }
@@ -218,8 +228,7 @@ prunex_result_t prunex_update_mask(prunex_mask_t mask, const prunex_mask_desc_t*
     if (auto updated = Registry::instance().update(mask, *version); !updated) {
       return updated;
     }
-    prunex::device::MaskPlans::instance().prepare(reinterpret_cast<const void*>((*entry)->base),
-                                                  (*version)->mask, size_of((*entry)->type));
+    prepare(reinterpret_cast<const void*>((*entry)->base), *version, size_of((*entry)->type));
     return {};
   });
 }

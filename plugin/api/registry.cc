@@ -129,7 +129,7 @@ Lookup Registry::find(const void* base, uint64_t count, DType type,
 }
 
 Lookup Registry::find_range(const void* ptr, uint64_t bytes, RangeHit* out) const {
-  if (addressed_ == 0) {
+  if (!has_addressed()) {
     return Lookup::none;
   }
   const std::shared_lock lock(mutex_);
@@ -158,15 +158,30 @@ Lookup Registry::find_range(const void* ptr, uint64_t bytes, RangeHit* out) cons
   return Lookup::miss;
 }
 
+std::shared_ptr<const CompiledMask> Registry::find_digest(uint64_t digest) const {
+  const std::shared_lock lock(mutex_);
+  for (const auto& [id, entry] : masks_) {
+    if (entry->version->mask->digest == digest) {
+      return entry->version->mask;
+    }
+  }
+  return nullptr;
+}
+
 std::vector<Registry::Addressed> Registry::addressed() const {
   const std::shared_lock lock(mutex_);
   std::vector<Addressed> out;
   out.reserve(by_address_.size());
   for (const auto& [base, entry] : by_address_) {
-    out.push_back(
-        {reinterpret_cast<const void*>(base), entry->version->mask, size_of(entry->type)});
+    out.push_back({reinterpret_cast<const void*>(base), entry->version, size_of(entry->type)});
   }
   return out;
+}
+
+void Registry::tell(const MaskVersion& version) const {
+  if (const Watcher watcher = watcher_.load(std::memory_order_acquire)) {
+    watcher(version);
+  }
 }
 
 Result<uint64_t> Registry::add_layout(std::vector<LayoutSegment> segments, uint64_t count) {

@@ -28,6 +28,12 @@ struct MaskVersion {
   std::shared_ptr<const collective::MaskedLayout> alone;  // the mask as a buffer of its own
 };
 
+// The mask, for as long as the version lives.
+[[nodiscard]] inline std::shared_ptr<const CompiledMask> mask_of(
+    const std::shared_ptr<const MaskVersion>& version) {
+  return {version, version->mask.get()};
+}
+
 struct MaskEntry {
   uint64_t id = 0;
   uintptr_t base = 0;  // 0: only layouts use it
@@ -73,17 +79,27 @@ class Registry {
   [[nodiscard]] Lookup find(const void* base, uint64_t count, DType type,
                             std::shared_ptr<const collective::MaskedLayout>* out) const;
 
+  [[nodiscard]] bool has_addressed() const { return addressed_ > 0; }
   // By address: the bytes lie wholly inside one registered tensor. A range that reaches past it is
   // stale; one of no bytes is a miss. O(log); may run beside everything else.
   [[nodiscard]] Lookup find_range(const void* ptr, uint64_t bytes, RangeHit* out) const;
 
+  // A mask as it is now that keeps the same elements; null: none does. O(masks).
+  [[nodiscard]] std::shared_ptr<const CompiledMask> find_digest(uint64_t digest) const;
+
   // All masks that have an address, as they are now.
   struct Addressed {
     const void* base;
-    std::shared_ptr<const CompiledMask> mask;
+    std::shared_ptr<const MaskVersion> version;
     size_t element_bytes;
   };
   [[nodiscard]] std::vector<Addressed> addressed() const;
+
+  // Hears of every version of a mask that has an address, once it is found by that; on the thread
+  // of whoever registers or updates it. There is one at most.
+  using Watcher = void (*)(const MaskVersion& version);
+  void watch(Watcher watcher) { watcher_.store(watcher, std::memory_order_release); }
+  void tell(const MaskVersion& version) const;
 
   struct LayoutSegment {
     uint64_t offset = 0, count = 0;
@@ -105,6 +121,7 @@ class Registry {
       const LayoutEntry& entry) const;
 
   mutable std::shared_mutex mutex_;
+  std::atomic<Watcher> watcher_{nullptr};
   uint64_t next_id_ = 1;     // handles are never reused
   uint64_t generation_ = 1;  // moves with every update
   std::unordered_map<uint64_t, std::shared_ptr<MaskEntry>> masks_;

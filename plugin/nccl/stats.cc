@@ -3,6 +3,7 @@
 
 #include <cinttypes>
 
+#include "plugin/api/registry.h"
 #include "plugin/base/result.h"
 
 namespace prunex::nccl {
@@ -14,8 +15,11 @@ struct MaskSums {
 using MasksByName = std::map<std::string, MaskSums>;
 
 void add_masks(MasksByName& sums, const ContextStats& stats) {
-  for (const auto& [id, counts] : stats.masks()) {
-    MaskSums& sum = sums[counts->name.empty() ? strf("mask %#" PRIx64, id) : counts->name];
+  for (const auto& [name, counts] : stats.masks()) {
+    if (counts->messages.get() + counts->violated.get() == 0) {
+      continue;
+    }
+    MaskSums& sum = sums[name];
     sum.messages += counts->messages.get();
     sum.logical += counts->logical.get();
     sum.wire += counts->wire.get();
@@ -102,21 +106,23 @@ std::string label(const std::string& text) {
 
 }  // namespace
 
-MaskCounts& ContextStats::of_mask(uint64_t mask, const std::string& name) {
+MaskCounts& ContextStats::of_mask(uint64_t digest, const std::string& name) {
   const std::lock_guard lock(mutex_);
-  auto& counts = masks_[mask];
-  if (counts == nullptr) {
-    counts = std::make_unique<MaskCounts>();
-    counts->name = name;
+  MaskCounts& counts = name.empty() ? unnamed_[digest] : named_[name];
+  if (counts.name != name) {
+    counts.name = name;
   }
-  return *counts;
+  return counts;
 }
 
-std::vector<std::pair<uint64_t, const MaskCounts*>> ContextStats::masks() const {
+std::vector<std::pair<std::string, const MaskCounts*>> ContextStats::masks() const {
   const std::lock_guard lock(mutex_);
-  std::vector<std::pair<uint64_t, const MaskCounts*>> out;
-  for (const auto& [id, counts] : masks_) {
-    out.emplace_back(id, counts.get());
+  std::vector<std::pair<std::string, const MaskCounts*>> out;
+  for (const auto& [name, counts] : named_) {
+    out.emplace_back(name, &counts);
+  }
+  for (const auto& [digest, counts] : unnamed_) {
+    out.emplace_back(strf("mask %#" PRIx64, digest), &counts);
   }
   return out;
 }
@@ -156,8 +162,9 @@ void Totals::add(const ContextStats& stats) {
   coll_ns += stats.coll.busy_ns.get();
 }
 
-void register_stats(std::shared_ptr<ContextStats> stats) {
-  const std::lock_guard lock(all().mutex);
+namespace {
+
+void take_the_gone() {
   std::erase_if(all().living, [](const auto& s) {
     const bool gone = s.use_count() == 1;
     if (gone) {
@@ -166,7 +173,28 @@ void register_stats(std::shared_ptr<ContextStats> stats) {
     }
     return gone;
   });
-  all().living.push_back(std::move(stats));
+}
+
+void prepare_counters(const api::MaskVersion& version) {
+  const std::lock_guard lock(all().mutex);
+  for (const auto& stats : all().living) {
+    (void)stats->of_mask(version.mask->digest, version.name);
+  }
+}
+
+}  // namespace
+
+void register_stats(std::shared_ptr<ContextStats> stats) {
+  {
+    const std::lock_guard lock(all().mutex);
+    take_the_gone();
+    all().living.push_back(stats);
+  }
+  // In this order, and the other one where masks are registered: one of both sees each mask.
+  api::Registry::instance().watch(&prepare_counters);
+  for (const auto& mask : api::Registry::instance().addressed()) {
+    (void)stats->of_mask(mask.version->mask->digest, mask.version->name);
+  }
 }
 
 Totals all_totals() {

@@ -80,13 +80,16 @@ struct ContextStats {
   Count connects, failures;
   std::atomic<int> open{0};  // comms
 
-  // The counters of a mask; they stay where they are.
-  [[nodiscard]] MaskCounts& of_mask(uint64_t mask, const std::string& name);
-  [[nodiscard]] std::vector<std::pair<uint64_t, const MaskCounts*>> masks() const;
+  // The counters of a mask, of all versions of one that has a name; they stay where they are. Those
+  // of masks that are registered with an address are there already: asking allocates nothing.
+  [[nodiscard]] MaskCounts& of_mask(uint64_t digest, const std::string& name);
+  // With what each is called.
+  [[nodiscard]] std::vector<std::pair<std::string, const MaskCounts*>> masks() const;
 
  private:
   mutable std::mutex mutex_;
-  std::map<uint64_t, std::unique_ptr<MaskCounts>> masks_;
+  std::map<std::string, MaskCounts> named_;
+  std::map<uint64_t, MaskCounts> unnamed_;  // by digest
 };
 
 // Plain numbers, for reports.
@@ -105,7 +108,8 @@ struct Totals {
   void add(const ContextStats& stats);
 };
 
-// Every communicator of the process, those that are gone included.
+// Every communicator of the process, those that are gone included. Its masks get their counters,
+// now and when they are registered.
 void register_stats(std::shared_ptr<ContextStats> stats);
 [[nodiscard]] Totals all_totals();
 

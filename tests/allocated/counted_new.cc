@@ -13,6 +13,16 @@ void* operator new(size_t bytes) {
   }
   std::abort();
 }
+void* operator new(size_t bytes, std::align_val_t align) {
+  prunex::test::count_allocation(bytes);
+  const auto to = static_cast<size_t>(align);
+  if (void* p = std::aligned_alloc(to, (bytes + to - 1) / to * to)) {
+    return p;
+  }
+  std::abort();
+}
+void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }
 #endif

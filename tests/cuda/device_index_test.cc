@@ -234,16 +234,16 @@ TEST_F(CudaDeviceIndex, norms_of_filters_and_channels) {
 TEST_F(CudaDeviceIndex, top_k_with_ties_and_incumbents) {
   Rng rng(3);
   for (const uint32_t groups : {1u, 64u, 2048u}) {
-    std::vector<float> scores(groups);
+    std::vector<double> scores(groups);
     std::vector<uint8_t> incumbents(groups);
     for (uint32_t g = 0; g < groups; ++g) {
-      scores[g] = static_cast<float>(below(rng, 50));
+      scores[g] = static_cast<double>(below(rng, 50)) + 1e-12;  // no float
       incumbents[g] = below(rng, 2) == 0 ? 1 : 0;
     }
     const uint32_t keep = groups / 2;
     std::vector<uint32_t> order(groups);
     std::iota(order.begin(), order.end(), 0u);
-    const auto weighted = [&](uint32_t g) { return scores[g] * (incumbents[g] != 0 ? 1.25f : 1); };
+    const auto weighted = [&](uint32_t g) { return scores[g] * (incumbents[g] != 0 ? 1.25 : 1); };
     std::ranges::stable_sort(order,
                              [&](uint32_t a, uint32_t b) { return weighted(a) > weighted(b); });
     std::vector<uint8_t> want(groups, 0);
@@ -252,7 +252,7 @@ TEST_F(CudaDeviceIndex, top_k_with_ties_and_incumbents) {
     }
     const DeviceMemory s(bytes_of(scores), 0), i(bytes_of(incumbents), 0), out(groups);
     const DeviceMemory scratch(table().top_k_scratch_bytes(groups));
-    const cuda::TopKCall call{s.as<float>(),     i.as<uint8_t>(), 1.25f,          groups, keep,
+    const cuda::TopKCall call{s.as<double>(),    i.as<uint8_t>(), 1.25,           groups, keep,
                               out.as<uint8_t>(), scratch.data(),  scratch.size(), nullptr};
     ASSERT_EQ(table().top_k(&call), cudaSuccess);
     EXPECT_EQ(out.get_as<uint8_t>(), want) << groups << " groups";

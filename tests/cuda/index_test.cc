@@ -148,11 +148,12 @@ TEST(CudaNorms, groups_of_filters_and_channels) {
 }
 
 TEST(CudaTopK, keys_are_in_the_order_of_scores) {
-  std::vector<float> scores{-INFINITY, -1e30f, -1, -1e-40f, 0, 1e-40f, 1, 1e30f, INFINITY};
+  std::vector<double> scores{-INFINITY, -1e300, -1,        -1e-310, 0,
+                             1e-310,    1,      1 + 1e-15, 1e300,   INFINITY};
   for (size_t i = 0; i + 1 < scores.size(); ++i) {
     EXPECT_LT(cuda::order_key(scores[i]), cuda::order_key(scores[i + 1])) << i;
   }
-  EXPECT_EQ(cuda::order_key(-0.0f), cuda::order_key(0.0f));
+  EXPECT_EQ(cuda::order_key(-0.0), cuda::order_key(0.0));
   EXPECT_LT(cuda::order_key(NAN), cuda::order_key(-INFINITY));
   EXPECT_LT(cuda::order_key(-NAN), cuda::order_key(-INFINITY));
 }

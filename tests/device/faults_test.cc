@@ -53,6 +53,7 @@ void expect_all_name(const std::vector<Error>& errors, const std::string& word) 
 struct Case {
   const char* function;
   int rank, call;
+  int rails = 1;
 };
 
 class NcclFails : public testing::TestWithParam<Case> {};
@@ -66,7 +67,7 @@ TEST_P(NcclFails, EverybodyIsTold) {
                                     standin_fail(c.function, 0, 6);
                                   }
                                 },
-                                contract, {c.function == std::string("ReduceScatter") ? 2 : 1});
+                                contract, {c.rails});
     expect_all_name(errors, strf("rank %d: NCCL", c.rank));
   }
 }
@@ -74,8 +75,8 @@ TEST_P(NcclFails, EverybodyIsTold) {
 INSTANTIATE_TEST_SUITE_P(Functions, NcclFails,
                          testing::Values(Case{"CommInitRankConfig", 1, 0}, Case{"CommSplit", 2, 0},
                                          Case{"Reduce", 1, 1}, Case{"AllReduce", 2, 2},
-                                         Case{"Broadcast", 3, 1}, Case{"ReduceScatter", 0, 1},
-                                         Case{"GroupEnd", 0, 1}),
+                                         Case{"Broadcast", 3, 1}, Case{"ReduceScatter", 0, 1, 2},
+                                         Case{"AllGather", 1, 1, 2}, Case{"GroupEnd", 0, 1}),
                          [](const auto& c) { return std::string(c.param.function); });
 
 TEST(DeviceFaults, AnErrorThatComesLater) {

@@ -55,8 +55,6 @@ class StagedRoom : public StagedKernels {
       std::copy(data[i].begin(), data[i].end(), from_.at(places[i]));
       all.push_back({places[i], places[i], data[i].size(), data[i].size()});
     }
-    (void)exchange_all(all);  // masks are told once; whatever is allocated once, is
-    std::memset(to_.at(), 0xEE, to_.size());
     const Seen before;
     hold_copies(true);
     ask_all(all, 300);
@@ -94,7 +92,8 @@ TEST_F(StagedRoom, full_of_all_kinds_of_messages) {
     }
     places.push_back(place);
   }
-  data[3][5] = std::byte{9};  // one breaks its mask's promise
+  data[3][5] = std::byte{9};  // one breaks its mask's promise, which is warned of once
+  exchange(data[3], places[3], places[3]);
   fill_up_and_finish(data, places);
 }
 
@@ -140,7 +139,7 @@ TEST_F(StagedRoomTwoDevices, full_at_a_receiver_without_plans) {
   const Seen before;
   fill_up_and_finish(data, places);
   EXPECT_EQ(fake_kernels().unpacks, before.kernels.unpacks);
-  EXPECT_EQ(sent(nccl::WireKind::masked, before), 24u);
+  EXPECT_EQ(sent(nccl::WireKind::masked, before), 12u);
 }
 
 // NCCL registers pools of hundreds of megabytes on every connection.

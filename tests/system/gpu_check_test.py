@@ -13,6 +13,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import uuid
@@ -34,8 +35,8 @@ class Machine:
         self.mark = uuid.uuid4().hex
         for name in ("bin", "build", "build/o"):
             (self.folder / name).mkdir()
-        self.script("bin/nvidia-smi", "echo 'NVIDIA Stand-in, 9.0'")
-        for name in ("cuda_host_test", "cuda_device_test", "cuda_pack_bench", "nccl_check"):
+        self.script("bin/nvidia-smi", "echo 'NVIDIA Stand-in, 9.0, 580.159.03'")
+        for name in ("cuda_host_test", "cuda_device_test", "cuda_pack_bench", "nccl_check", "libprunex.so"):
             self.script("build/" + name, FINE)
         self.script("bin/compute-sanitizer", FINE)
         real = subprocess.run(["bash", "-c", "command -v python3"], capture_output=True, text=True, check=True)
@@ -77,6 +78,9 @@ def everything_passes(machine):
     expect(done.code == 0, done.out)
     expect(set(results(done).values()) == {"pass"}, done.report)
     expect(done.report["gpu"] == "NVIDIA Stand-in" and done.report["arch"] == "90", done.report)
+    expect(done.report["driver"] == "580.159.03", done.report)
+    with tarfile.open(machine.folder / "out" / "gpu-check.tar.gz") as archive:
+        expect({"gpu-check.json", "device.log", "steps.tsv"} <= set(archive.getnames()), archive.getnames())
     expect(done.report["schema"] == "prunex-gpu-check" and done.report["version"] == 1, done.report)
 
 
@@ -101,18 +105,59 @@ def everything_ends_in_time(machine):
     expect(results(done)["device"] == "fail" and results(done)["sanitizer"] == "skip", done.report)
 
 
-def a_compiler_that_hangs(machine):
-    machine.script("cuda/bin/nvcc", f'case "$*" in *--dryrun*) echo "#\\$ TOP={machine.folder}/cuda" ;;\n'
-                   "*--list-gpu-arch*) echo compute_90 ;;\n*) sleep 300 ;; esac")
+def toolkit(machine, compiles):
+    machine.script("cuda/bin/nvcc",
+                   f'case "$*" in *--dryrun*) echo "#\\$ TOP={machine.folder}/cuda" ;;\n'
+                   f"*--list-gpu-arch*) echo compute_90 ;;\n*) {compiles} ;; esac")
     for name in ("include/cub/version.cuh", "lib64/libcudart_static.a"):
         path = machine.folder / "cuda" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     (machine.folder / "bin" / "nvcc").symlink_to(machine.folder / "cuda" / "bin" / "nvcc")
+
+
+def a_compiler_that_hangs(machine):
+    toolkit(machine, "sleep 300")
     machine.script("bin/hanging-cxx", HANGS)
     done = machine.run("--step-seconds", "3", CXX="hanging-cxx")
     expect(done.code == 1 and results(done) == {"compile": "fail"}, done.report, done.out)
     expect("the build failed" in done.out, done.out)
+
+
+def a_file_that_does_not_compile(machine):
+    """The plugin cannot be made then; the kernels can, and are tested."""
+    makes = ('while [[ $1 != -o ]]; do shift; done; printf "#!/usr/bin/env bash\\necho all is well\\n" >"$2"; '
+             'chmod +x "$2"')
+    toolkit(machine, makes)
+    machine.script("bin/broken-cxx", 'case "$*" in *"-c plugin/api/registry.cc"*) echo no such type >&2; exit 1 ;;\n'
+                   f'*-shared*libprunex.so*) echo registry.cc.o is missing; exit 1 ;; esac\n{makes}')
+    done = machine.run(CXX="broken-cxx")
+    wanted = {"compile": "fail", "link": "pass", "plugin": "fail", "resources": "fail", "emulated": "pass",
+              "device": "pass", "pack": "pass", "nccl": "skip", "torch": "skip", "sanitizer": "pass"}
+    expect(done.code == 1 and results(done) == wanted, done.report, done.out)
+    expect("no such type" in done.out, done.out)
+    made = {path.name for path in (machine.folder / "build" / "o").glob("*.o")}
+    for folder in ("kernels", "kernels/host", "kernels/cuda", "plugin/base", "plugin/nccl/module"):
+        missing = {f"{folder}/{path.name}".replace("/", "_") + ".o" for path in (ROOT / folder).glob("*.cc")} - made
+        expect(missing <= {"kernels_host_avx512.cc.o"}, missing)  # that is compiled twice, under other names
+
+
+def sources_of_a_bare_machine(machine):
+    """What needs headers that are not there is left out, and what stands in for it is not."""
+    def names(folder, headers):
+        listed = subprocess.run(["bash", "-c", ". scripts/gpu_build.sh; library_sources"], cwd=ROOT, check=True, text=True,
+                                stdout=subprocess.PIPE, env=dict(os.environ, PRUNEX_SYSTEM_HEADERS=str(headers))).stdout
+        return {pathlib.Path(line).name for line in listed.split() if folder in line}
+
+    bare, full = machine.folder / "bare", machine.folder / "full"
+    for header in ("hwloc.h", "infiniband/verbs.h"):
+        (full / header).parent.mkdir(parents=True, exist_ok=True)
+        (full / header).touch()
+    expect(names("/verbs/", bare) == {"devices.cc", "verbs_none.cc"}, names("/verbs/", bare))
+    expect(names("topology/", bare) - names("topology/", full) == {"discover_hwloc_none.cc"}, names("topology/", bare))
+    expect(names("topology/", full) - names("topology/", bare) == {"discover_hwloc.cc", "hwloc_api.cc"}, names("topology/", full))
+    there = {path.name for path in (ROOT / "plugin/transport/verbs").glob("*.cc")}
+    expect(names("/verbs/", full) == there - {"verbs_none.cc"}, names("/verbs/", full))
 
 
 def a_driver_that_hangs(machine):
@@ -142,6 +187,15 @@ def skipped_tests_are_no_pass(machine):
     done = machine.run("--no-build")
     expect(done.code == 1 and results(done)["device"] == "fail" and results(done)["nccl"] == "skip", done.report)
     expect(done.report["device"] == {"tests": 1, "failed": [], "skipped": 1}, done.report)
+
+
+def a_sandbox_without_what_the_sanitizer_needs(machine):
+    machine.script("bin/compute-sanitizer", "echo '========= Error: Device not supported. See the list'; exit 9")
+    done = machine.run("--no-build")
+    expect(done.code == 0 and results(done)["sanitizer"] == "skip", done.report)
+    machine.script("bin/compute-sanitizer", "echo '========= Invalid __global__ write'; exit 9")
+    done = machine.run("--no-build")
+    expect(done.code == 1 and results(done)["sanitizer"] == "fail", done.report)
 
 
 def half_a_file(machine):

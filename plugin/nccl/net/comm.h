@@ -87,6 +87,7 @@ class NetComm : public Object {
     return link_.transport;
   }
   [[nodiscard]] LaneOfComm& lane() { return lane_; }
+  [[nodiscard]] SideBuffers& side_buffers() { return side_buffers_; }
   [[nodiscard]] bool from_before_fork() const { return made_at_ != forks_counted(); }
 
  protected:
@@ -124,6 +125,7 @@ class NetComm : public Object {
  private:
   Link link_;
   LaneOfComm lane_;
+  SideBuffers side_buffers_{*link_.transport};
   int status_ = kSuccess;
   uint32_t made_at_ = forks();
   uint32_t taken_seen_ = buffers_taken();
@@ -138,7 +140,10 @@ class SendComm final : public NetComm {
   int isend(void* data, size_t bytes, const Memory* memory, void** request);
 
  private:
-  // Host memory: undecided, then encoding or ready. Device memory: undecided, then
+  // Host memory: undecided, then ready, or
+  //   placing   until there is a side buffer for it
+  //   encoding
+  // Device memory: undecided, then
   //   placing   until there is pinned memory for it
   //   packing   until the kernels are done; then ready, or copying
   //   copying   until the pinned memory holds it
@@ -204,8 +209,7 @@ class SendComm final : public NetComm {
   }
 
   std::array<Send, kMaxRequests> sends_;
-  Fifo<Send> waiting_, posted_;  // in the order of isend()
-  SideBuffers buffers_{*transport()};
+  Fifo<Send> waiting_, posted_;   // in the order of isend()
   size_t encoded_in_flight_ = 0;  // by the host
   MessageEncoder encoder_;
   Backoff backoff_;
@@ -240,7 +244,7 @@ class RecvComm final : public NetComm {
     bool expanded = false;  // `data` is, or is to be; else `staged` holds the message
     std::shared_ptr<const device::MaskPlan> plan;  // that the kernels use
     [[nodiscard]] std::span<const std::byte> encoded() const {
-      return {staged != nullptr ? staged : side.memory.get(), side_bytes};
+      return {staged != nullptr ? staged : side.memory, side_bytes};
     }
   };
 
@@ -259,9 +263,8 @@ class RecvComm final : public NetComm {
   std::array<Recv, kMaxRequests> recvs_;
   Fifo<Recv> posted_, encoded_;  // in the order of irecv()
   Fifo<Recv> copying_;           // to device memory, in the order of the lane's stream
-  SideBuffers buffers_{*transport()};
-  SideBuffer bounce_;  // for polled buffers
-  MessageDecoder decoder_;
+  SideBuffer bounce_;            // for polled buffers
+  MessageDecoder decoder_;       // uses masks that are registered here, too
   DeviceUnpacking unpacking_;
   bool decoding_ = false;
 };

@@ -40,7 +40,7 @@ Result<std::shared_ptr<DeviceLane>> DeviceLane::open(
     return tl::unexpected(made.error());
   }
   for (const auto& mask : api::Registry::instance().addressed()) {
-    MaskPlans::instance().prepare(mask.base, mask.mask, mask.element_bytes);
+    MaskPlans::instance().prepare(mask.base, api::mask_of(mask.version), mask.element_bytes);
   }
   return lane;
 }

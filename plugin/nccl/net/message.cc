@@ -69,6 +69,13 @@ bool MessageEncoder::carries(const CompiledMask& mask) {
   return fits_;
 }
 
+size_t MessageEncoder::room_for(const std::optional<MaskedPiece>& piece, size_t bytes) const {
+  const size_t frames = (bytes + codec::kMaxPiece - 1) / codec::kMaxPiece;
+  const bool teaches = piece && !peer_has(*piece->mask);
+  return bytes + frames * padded(codec::kFrameBytes + 7) +
+         (teaches ? padded(codec::kFrameBytes + definition_.size()) : 0);
+}
+
 // The mask goes before the first message that needs it.
 void MessageEncoder::define_mask() {
   const uint64_t digest = piece_->mask->digest;
@@ -267,12 +274,21 @@ bool MessageDecoder::begin_frame() {
       masked_.begin(*held.mask, held.element_size, frame_.offset, payload, into_, length_);
       break;
     case codec::FrameKind::mask_definition:
-      definition_.begin(payload, frame_.mask_digest);
+      begin_definition(payload);
       break;
   }
   open_ = true;
   offer(payload);
   return true;
+}
+
+// A mask that both ends have needs no copy, whose making takes memory.
+void MessageDecoder::begin_definition(std::span<const std::byte> payload) {
+  Held& held = masks_[frame_.slot];
+  held = {known_ != nullptr ? known_(frame_.mask_digest) : nullptr, frame_.element_size};
+  if (held.mask == nullptr) {
+    definition_.begin(payload, frame_.mask_digest);
+  }
 }
 
 void MessageDecoder::offer(std::span<const std::byte> payload) {
@@ -295,10 +311,13 @@ Decoding MessageDecoder::step_frame(size_t budget) {
     case codec::FrameKind::masked:
       return masked_.step(budget);
     case codec::FrameKind::mask_definition: {
+      Held& held = masks_[frame_.slot];
+      if (held.mask != nullptr) {
+        return Decoding::done;
+      }
       const Decoding result = definition_.step(budget);
       if (result == Decoding::done) {
-        masks_[frame_.slot] = {std::make_shared<const CompiledMask>(definition_.take()),
-                               frame_.element_size};
+        held.mask = std::make_shared<const CompiledMask>(definition_.take());
       }
       return result;
     }

@@ -33,12 +33,13 @@ inline constexpr size_t kSideSlack = codec::kMaxMaskDefinition + (size_t{64} << 
 class Backoff {
  public:
   static constexpr uint32_t kLongest = 63;
-  [[nodiscard]] bool look() {
+  [[nodiscard]] bool look() { return !skips(); }
+  [[nodiscard]] bool skips() {
     if (left_ > 0) {
       --left_;
-      return false;
+      return true;
     }
-    return true;
+    return false;
   }
   void paid() { length_ = 0; }
   void did_not_pay() {
@@ -89,6 +90,8 @@ class MessageEncoder {
     }
   }
 
+  // What begin() needs, for a mask that carries() accepted.
+  [[nodiscard]] size_t room_for(const std::optional<MaskedPiece>& piece, size_t bytes) const;
   // src and room stay until the last step; a piece's mask is one that carries() accepted. Without a
   // piece, zero blocks are left out.
   void begin(std::span<const std::byte> src, std::span<std::byte> room,
@@ -153,6 +156,11 @@ class FrameSink {
 
 class MessageDecoder {
  public:
+  // A mask with that digest, if there is one already; the bytes of it that come are left alone
+  // then.
+  using Known = std::shared_ptr<const CompiledMask> (*)(uint64_t digest);
+  explicit MessageDecoder(Known known = nullptr) : known_(known) {}
+
   // Writes to the first *logical() bytes of dst, in ascending order; with a sink, to its place.
   void begin(std::span<const std::byte> in, std::span<std::byte> dst, FrameSink* sink = nullptr);
   [[nodiscard]] codec::Decoding step(size_t* budget);
@@ -162,6 +170,7 @@ class MessageDecoder {
 
  private:
   [[nodiscard]] bool begin_frame();
+  void begin_definition(std::span<const std::byte> payload);
   void offer(std::span<const std::byte> payload);
   codec::Decoding corrupt(std::string why);
 
@@ -181,6 +190,7 @@ class MessageDecoder {
   codec::ZeroBlockDecoder zero_;
   codec::MaskedDecoder masked_;
   codec::MaskDefinitionDecoder definition_;
+  const Known known_;
   struct Held {
     std::shared_ptr<const CompiledMask> mask;
     size_t element_size = 0;

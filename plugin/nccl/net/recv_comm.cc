@@ -1,13 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "plugin/api/registry.h"
 #include "plugin/base/copy.h"
 #include "plugin/nccl/net/comm.h"
 #include "plugin/nccl/status.h"
 
 namespace prunex::nccl {
+namespace {
 
-RecvComm::RecvComm(Link link) : NetComm(kTag, std::move(link)) {
+std::shared_ptr<const CompiledMask> registered_mask(uint64_t digest) {
+  return api::Registry::instance().find_digest(digest);
+}
+
+}  // namespace
+
+RecvComm::RecvComm(Link link) : NetComm(kTag, std::move(link)), decoder_(&registered_mask) {
   for (Recv& r : recvs_) {
     r.owner = this;
   }
@@ -75,8 +83,8 @@ transport::Aside::Room RecvComm::Recv::room(size_t bytes_wanted) {
   if (bytes_wanted > std::min(capacity, kMostEncoded) + kSideSlack) {
     return {};
   }
-  side = static_cast<RecvComm*>(owner)->buffers_.take(bytes_wanted);
-  return {side.memory.get(), side.region.get()};
+  side = static_cast<RecvComm*>(owner)->side_buffers().take(bytes_wanted);
+  return {side.memory, side.region};
 }
 
 // NCCL asks before a GPU reads what arrived, where it knows that it may be late. The other ways
@@ -183,7 +191,7 @@ void RecvComm::begin_decoding(Recv& r) {
   // A GPU that polls the buffer wants whole words in order: expand elsewhere, then copy.
   std::span<std::byte> into{r.data, r.capacity};
   if (r.polled) {
-    bounce_ = buffers_.take(r.capacity);
+    bounce_ = side_buffers().take(r.capacity);
     into = bounce_.span().first(r.capacity);
   }
   r.expanded = true;
@@ -197,7 +205,7 @@ void RecvComm::begin_decoding(Recv& r) {
 // And the room for it.
 void RecvComm::free_encoded(Recv& r) {
   if (r.side) {
-    buffers_.give(std::move(r.side));
+    side_buffers().give(std::move(r.side));
   }
   if (r.staged != nullptr) {
     r.lane->give(r.staged);
@@ -215,7 +223,7 @@ int RecvComm::decode(size_t* budget) {
     const int64_t begin = now_ns();
     const codec::Decoding result = decoder_.step(budget);
     if (result == codec::Decoding::done && r.polled) {
-      copy_ascending(r.data, bounce_.memory.get(), decoder_.logical());
+      copy_ascending(r.data, bounce_.memory, decoder_.logical());
     }
     stats().received.codec_ns.add(static_cast<uint64_t>(now_ns() - begin));
     if (result == codec::Decoding::more) {
@@ -235,9 +243,9 @@ int RecvComm::decode(size_t* budget) {
       unpacking_.by_kernels() > 0 ? stats().device.unpacked.message(r.bytes)
                                   : stats().device.staged.message(r.bytes);
     } else {
-      buffers_.give(std::move(r.side));
+      side_buffers().give(std::move(r.side));
     }
-    buffers_.give(std::move(bounce_));
+    side_buffers().give(std::move(bounce_));
     decoding_ = false;
     encoded_.pop();
     if (const int status = finish(r); status != kSuccess) {

@@ -73,6 +73,13 @@ int register_host(NetComm& comm, Memory& memory) {
     return report(region.error());
   }
   memory.known->region = *std::move(region);
+  // LL and LL128 travel as they are.
+  const Settings& settings = *comm.context().settings;
+  if (memory.bytes >= kLeastEncoded && settings.config.net_mode != NetMode::passthrough &&
+      protocol_of({}, &memory, settings.fifo) != Protocol::polled) {
+    const DeviceLane::Room room = room_of(comm);
+    comm.side_buffers().prepare(room.expands ? room.staging : room.message);  // who sends can wait
+  }
   return kSuccess;
 }
 

@@ -140,8 +140,7 @@ transport::Io SendComm::post(Send& s) {
                                                                 : known->region.get();
     return connection().isend(s.data, s.bytes, region, &s.ticket);
   }
-  const transport::Region* const region =
-      s.staged != nullptr ? s.lane->region() : s.side.region.get();
+  const transport::Region* const region = s.staged != nullptr ? s.lane->region() : s.side.region;
   const transport::Io io =
       connection().isend(s.encoded.data(), s.encoded.size(), region, &s.ticket, transport::kAside);
   if (io == transport::Io::done && s.kind == WireKind::masked) {
@@ -184,7 +183,7 @@ bool SendComm::prepare(Send& s, size_t* budget) {
     decide(s);
   }
   if (s.stage == Stage::placing) {
-    place(s);
+    s.lane != nullptr ? place(s) : begin_encoding(s);
   }
   if (s.stage == Stage::packing && !packed_by_device(s)) {
     return false;
@@ -203,7 +202,7 @@ bool SendComm::is_looked_at(size_t bytes) const {
          context().settings->config.net_mode != NetMode::passthrough;
 }
 
-// Raw is `ready`; a message that waits for a side buffer stays `undecided`.
+// Raw is `ready`; a message that waits for memory is `placing`.
 void SendComm::decide(Send& s) {
   const Settings& settings = *context().settings;
   const NetMode mode = settings.config.net_mode;
@@ -212,9 +211,6 @@ void SendComm::decide(Send& s) {
                           ? most_staged_message(settings.fifo.simple)
                           : kMostEncoded;
   const bool looked_at = is_looked_at(s.bytes) && s.protocol != Protocol::polled && s.bytes <= most;
-  if (looked_at && s.lane == nullptr && encoded_in_flight_ >= kMostEncodedInFlight) {
-    return;
-  }
   if (looked_at) {
     find_mask(s);
   }
@@ -250,6 +246,7 @@ void SendComm::find_mask(Send& s) {
 
 // Its bytes are in host memory.
 void SendComm::begin_encoding(Send& s) {
+  s.stage = Stage::placing;
   if (encoded_in_flight_ >= kMostEncodedInFlight) {
     return;
   }
@@ -258,8 +255,11 @@ void SendComm::begin_encoding(Send& s) {
     send_raw(s);
     return;
   }
+  s.side = side_buffers().take_or_wait(encoder_.room_for(s.piece, s.bytes));
+  if (!s.side) {
+    return;
+  }
   s.kind = s.piece ? WireKind::masked : WireKind::zero_block;
-  s.side = buffers_.take(s.bytes + kSideSlack);
   ++encoded_in_flight_;
   encoder_.begin({s.data, s.bytes}, s.side.span(), s.piece);
   s.stage = Stage::encoding;
@@ -292,7 +292,7 @@ bool SendComm::violated(Send& s, size_t* budget) {
 }
 
 void SendComm::free_side(Send& s) {
-  buffers_.give(std::move(s.side));
+  side_buffers().give(std::move(s.side));
   --encoded_in_flight_;
 }
 

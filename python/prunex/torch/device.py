@@ -85,8 +85,15 @@ class DevicePath:
     in the thread that asks: their order among other users of NCCL is the same on all ranks.
     """
 
-    def __init__(self, comm: Callable[[], Communicator], cuda: Optional[TorchCuda] = None) -> None:
+    def __init__(
+        self,
+        comm: Callable[[], Communicator],
+        cuda: Optional[TorchCuda] = None,
+        instead: str = "torch.distributed's own backend, dense",
+    ) -> None:
+        """instead: who reduces where this cannot."""
         self._comm = comm
+        self._instead = instead
         self.cuda = cuda or TorchCuda()
         self._streams: Dict[torch.device, Any] = {}
         self._has: Optional[bool] = None
@@ -114,7 +121,8 @@ class DevicePath:
 
     def _tell(self, why: str) -> None:
         _log.warning(
-            "prunex: CUDA tensors are reduced by torch.distributed's own backend, dense: %s",
+            "prunex: CUDA tensors are reduced by %s: %s",
+            self._instead,
             why,
         )
 
@@ -130,24 +138,56 @@ class DevicePath:
         finish runs on the stream of the reduction; its result is the future's. None: the ranks
         cannot do it, all alike, and nothing was done.
         """
+        stream = self._behind(flat)
+        if stream is None:
+            return None
+        with self.cuda.use(stream):
+            if not self._enqueue(stream, flat, None, op, "world", layout):
+                return None
+            return self._done(stream, flat.device, finish)
+
+    def reduce(
+        self,
+        send: torch.Tensor,
+        recv: torch.Tensor,
+        op: str,
+        scope: str,
+        layout: Optional[Layout] = None,
+    ) -> Optional[Callable[[], None]]:
+        """Enqueues the reduction of send into recv; what is returned makes the current stream wait
+        for it. None: as above."""
+        stream = self._behind(send, recv)
+        if stream is None:
+            return None
+        with self.cuda.use(stream):
+            if not self._enqueue(stream, send, recv, op, scope, layout):
+                return None
+            event = self.cuda.event_on(stream)
+        return lambda: self.cuda.current_stream(recv.device).wait_event(event)
+
+    def _behind(self, *tensors: torch.Tensor) -> Any:
+        """The stream of this object, behind what the current one has to do; None: not available."""
         if not self.available():
             return None
-        device = flat.device
+        device = tensors[0].device
         stream = self._stream(device)
         stream.wait_stream(self.cuda.current_stream(device))
-        self.cuda.keep_for(flat, stream)
-        with self.cuda.use(stream):
-            try:
-                self._comm().all_reduce(flat, op=op, layout=layout, stream=stream)
-            except Unsupported as error:
-                # What NCCL lacks is found in the first call, by all ranks alike.
-                if self._proved:
-                    raise
-                self._has = False
-                self._tell(str(error))
-                return None
-            self._proved = True
-            return self._done(stream, device, finish)
+        for tensor in tensors:
+            self.cuda.keep_for(tensor, stream)
+        return stream
+
+    def _enqueue(self, stream: Any, send: Any, recv: Any, op: str, scope: str, layout: Any) -> bool:
+        try:
+            self._comm().all_reduce(send, recv, op=op, scope=scope, layout=layout, stream=stream)
+        except Unsupported as error:
+            # What NCCL lacks is found in the first call, by all ranks alike.
+            if self._proved:
+                raise
+            self._has = False
+            self._tell(str(error))
+            return False
+        self._proved = True
+        return True
 
     def follow(
         self, work: Any, tensors: Sequence[torch.Tensor], finish: Callable[[], Any]

@@ -29,7 +29,9 @@ class Exchange:
 
     comm is a prunex.Communicator; library, prunex itself, has register_mask and Layout. Masks of
     the exchange use the contract "project": dropped places of the result are +0. Buffers on a
-    device go through host memory. seconds: time spent in calls, waiting included.
+    device are reduced there, by NCCL and the library's kernels; where a rank lacks what that takes,
+    they go through host memory, and one line says so. seconds: time spent in calls, waiting
+    included; of a device only what is enqueued.
     """
 
     def __init__(self, comm=None, library=None) -> None:
@@ -42,6 +44,7 @@ class Exchange:
         self._library = library
         self._masks: dict[str, Any] = {}
         self._layout = None
+        self._device = None
 
     # ---- reductions
 
@@ -49,12 +52,22 @@ class Exchange:
         start = time.perf_counter()
         if recv.device.type == "cpu":
             self.comm.all_reduce(send, recv, op=op, scope=scope, layout=layout)
+        elif (end := self._begin_on_device(send, recv, op, scope, layout)) is not None:
+            end()
         else:
             host = send.cpu()
             self.comm.all_reduce(host, host, op=op, scope=scope, layout=layout)
             recv.copy_(host)
         self.seconds += time.perf_counter() - start
         return recv
+
+    def _begin_on_device(self, send, recv, op: str, scope: str, layout) -> Any:
+        """What makes the current stream wait for it; None: not possible, on no rank."""
+        if self._device is None:
+            from prunex.torch.device import DevicePath
+
+            self._device = DevicePath(lambda: self.comm, instead="way of host memory")
+        return self._device.reduce(send, recv, op, scope, layout)
 
     def node_mean(self, send: torch.Tensor, recv: torch.Tensor) -> torch.Tensor:
         """recv: mean of send over the ranks of this node, on all of them; send stays."""
@@ -73,7 +86,12 @@ class Exchange:
             return lambda: None
         start = time.perf_counter()
         on_host = send.device.type == "cpu"
-        from_, into = (send, recv) if on_host else (send.cpu(), torch.empty_like(recv, device="cpu"))
+        if not on_host:
+            enqueued = self._begin_on_device(send, recv, "avg", "leaders", self._layout)
+            if enqueued is not None:
+                self.seconds += time.perf_counter() - start
+                return enqueued
+        from_, into = (send, recv) if on_host else (send.cpu(), torch.empty(recv.shape, dtype=recv.dtype))
         request = self.comm.all_reduce(
             from_, into, op="avg", scope="leaders", layout=self._layout, async_op=True
         )
