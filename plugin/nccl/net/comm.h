@@ -178,6 +178,7 @@ class SendComm final : public NetComm {
   transport::Io post_raw(Send& send, const Memory* memory);
   bool prepare(Send& send, size_t* budget);  // false: not ready to be posted
   transport::Io post(Send& send);
+  [[nodiscard]] bool passes_over(size_t bytes);
   [[nodiscard]] bool is_looked_at(size_t bytes) const;  // for zeros, if its protocol allows it
   // Whether a buffer was taken away before its message was on its way.
   [[nodiscard]] bool buffer_gone() const;

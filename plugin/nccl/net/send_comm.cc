@@ -45,9 +45,9 @@ int SendComm::isend(void* data, size_t bytes, const Memory* memory, void** reque
   s.registered = memory != nullptr;
   s.kind = WireKind::raw;
   s.encoded = {};
-  s.stage = Stage::undecided;
   s.piece.reset();
-  s.protocol = is_looked_at(bytes)
+  s.stage = s.lane == nullptr && passes_over(bytes) ? Stage::ready : Stage::undecided;
+  s.protocol = s.stage == Stage::undecided && is_looked_at(bytes)
                    ? protocol_of(thread_hint(&context()), memory, context().settings->fifo)
                    : Protocol::unknown;
   s.direct = s.lane != nullptr && memory->is_direct();
@@ -57,7 +57,9 @@ int SendComm::isend(void* data, size_t bytes, const Memory* memory, void** reque
   }
   *request = static_cast<Request*>(&s);
   if (s.lane == nullptr && waiting_.empty()) {
-    decide(s);
+    if (s.stage == Stage::undecided) {
+      decide(s);
+    }
     if (s.stage == Stage::ready) {
       const transport::Io io = post_raw(s, memory);
       if (io == transport::Io::failed) {
@@ -200,6 +202,12 @@ bool SendComm::prepare(Send& s, size_t* budget) {
 bool SendComm::is_looked_at(size_t bytes) const {
   return bytes >= kLeastEncoded && bytes <= kMostEncoded &&
          context().settings->config.net_mode != NetMode::passthrough;
+}
+
+// Goes as it is in any case: short, or behind looks that did not pay, where no tensor has a mask.
+bool SendComm::passes_over(size_t bytes) {
+  return !is_looked_at(bytes) || (context().settings->config.net_mode == NetMode::automatic &&
+                                  !api::Registry::instance().has_addressed() && backoff_.skips());
 }
 
 // Raw is `ready`; a message that waits for memory is `placing`.
