@@ -11,7 +11,7 @@ namespace prunex::soak {
 
 inline constexpr double kPatience = 60;  // seconds without any progress: a hang
 // How much the memory of a process that leaks nothing may differ between two times of a run.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef PRUNEX_SANITIZED
 inline constexpr long kMemoryNoiseKib = 1L << 40;  // a sanitizer keeps what was freed
 #else
 inline constexpr long kMemoryNoiseKib = 16 * 1024;

@@ -4,7 +4,7 @@
 #
 #   scripts/build.sh [--sanitizer address|thread] [--no-tests] [--all-archs]
 #
-#   --sanitizer address   into build-asan/: AddressSanitizer and UndefinedBehaviorSanitizer
+#   --sanitizer address   into build-asan/: AddressSanitizer and UndefinedBehaviorSanitizer, by clang where there is one
 #   --sanitizer thread    into build-tsan/: ThreadSanitizer
 #   --no-tests            neither builds the tests nor installs GoogleTest (not with a sanitizer)
 #   --all-archs           CUDA kernels for sm_80, sm_90 and sm_100, not sm_90 alone; fetches nvcc from PyPI
@@ -40,17 +40,18 @@ packages=("${build_packages[@]}")
 [[ $tests == false ]] || packages+=("${unit_packages[@]}")
 install_packages "${packages[@]}"
 
-options="-Dtests=$tests -Dsanitizer=none"
-[[ $sanitizer == none ]] || options=$(sanitizer_options "$sanitizer")
 if [[ $all_archs == true ]]; then
   [[ $sanitizer == none ]] || usage_error "the kernels are not built with a sanitizer"
   cuda_from_pypi || die "no CUDA toolkit in /usr/local/cuda, and PyPI cannot be reached"
-  options+=" -Dcuda=enabled -Dnvcc_archs=80,90,100"
+  cuda=(-Dcuda=enabled "-Dnvcc_archs=80,90,100")
 else
-  [[ $sanitizer != none ]] || options+=" -Dcuda=auto -Dnvcc_archs=90"
+  cuda=(-Dcuda=auto -Dnvcc_archs=90)
 fi
-# shellcheck disable=SC2086
-configure_tree "$folder" $options
+if [[ $sanitizer == none ]]; then
+  configure_tree "$folder" "-Dtests=$tests" -Dsanitizer=none "${cuda[@]}"
+else
+  configure_sanitized "$folder" "$sanitizer"
+fi
 ninja_tree "$folder"
 
 [[ $tests == true ]] || say "tests were not built"

@@ -8,8 +8,8 @@
 #   --stage NAME   only this one: build, checks, tests, roce, asan, tsan or fuzz; may be repeated
 #
 # Stages: build, checks (scripts/check.sh), tests, RDMA on Soft-RoCE in a guest, the tests under
-# AddressSanitizer with UndefinedBehaviorSanitizer and under ThreadSanitizer, fuzzing. A stage that fails
-# stops no later one.
+# AddressSanitizer with UndefinedBehaviorSanitizer (by clang where there is one) and under ThreadSanitizer,
+# fuzzing in the tree of the former. A stage that fails stops no later one.
 # All output is kept in build-logs/. Last line: "N passed, N failed, N skipped" (test cases and checks).
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -98,8 +98,7 @@ stage_tests() {
 # build_suites FOLDER SANITIZER SUITE...: what the tests of these suites run, no more.
 build_suites() {
   local targets
-  # shellcheck disable=SC2046
-  configure_tree "$1" $(sanitizer_options "$2") && ninja_tree "$1" build.ninja >/dev/null || return 1
+  configure_sanitized "$1" "$2" && ninja_tree "$1" build.ninja >/dev/null || return 1
   mapfile -t targets < <(python3 scripts/count_tests.py "$1" --targets "${@:3}")
   ninja_tree "$1" "${targets[@]}"
 }
@@ -146,7 +145,7 @@ stage_tsan() {
   run_suites build-tsan --timeout-multiplier 8 "${tsan_suites[@]/#/--suite=}"
 }
 
-# One target for its time; the corpus of the tree is read, what is new goes to the build folder.
+# One target for its time; the corpus of the tree is read, what is new goes to build-fuzz/.
 fuzz_one() {
   local target=$1 name corpus seeds=()
   name=$(basename "$target")
@@ -163,28 +162,22 @@ fuzz_one() {
 
 stage_fuzz() {
   local targets results
-  if ! have clang++; then
-    echo "skipped: fuzzing: clang is not installed"
+  if ! clang_works; then
+    echo "skipped: fuzzing: clang and its sanitizers' libraries are not installed"
     echo "0 0 1" >"$counts"
     return 0
   fi
-  CC=clang CXX=clang++ configure_tree build-fuzz -Dfuzz=true -Dtests=true -Dsanitizer=address -Dwerror=false \
-    -Dcpp_args=-fsanitize=fuzzer-no-link -Ddebug=true -Doptimization=1 || return 1
-  ninja_tree build-fuzz build.ninja >/dev/null || return 1 # configures anew if a meson.build changed
-  mapfile -t targets < <(python3 -c '
-import json
-for t in json.load(open("build-fuzz/meson-info/intro-targets.json")):
-    path = t["filename"][0]
-    if "/tests/fuzz/" in path and t["type"] == "executable":
-        print(path[path.index("build-fuzz/"):])')
+  configure_sanitized build-asan address || return 1
+  ninja_tree build-asan build.ninja >/dev/null || return 1 # configures anew if a meson.build changed
+  mapfile -t targets < <(python3 scripts/count_tests.py build-asan --targets fuzz)
   if ((${#targets[@]} == 0)); then
     echo "failed: no fuzz targets"
     return 1
   fi
-  ninja_tree build-fuzz "${targets[@]#build-fuzz/}" || return 1
+  ninja_tree build-asan "${targets[@]}" || return 1
   export -f fuzz_one
   export fuzz_seconds
-  results=$(printf '%s\n' "${targets[@]}" | xargs -P "$(cores)" -I '{}' "$BASH" -c 'fuzz_one {}')
+  results=$(printf '%s\n' "${targets[@]/#/build-asan/}" | xargs -P "$(cores)" -I '{}' "$BASH" -c 'fuzz_one {}')
   grep '^failed' <<<"$results" || true
   echo "$(grep -c '^passed' <<<"$results") $(grep -c '^failed' <<<"$results") 0" >"$counts"
 }

@@ -5,7 +5,7 @@
 
 #include "tests/allocated/allocated.h"
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef PRUNEX_SANITIZED
 void* operator new(size_t bytes) {
   prunex::test::count_allocation(bytes);
   if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) {

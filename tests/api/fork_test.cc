@@ -28,7 +28,7 @@ TEST(Fork, a_child_cannot_use_its_parents_communicator_nor_end_it) {
         std::strstr(prunex_last_error(), "forked") != nullptr &&
         prunex_agree_mask(comm, &x, 1, &agree, &keep) == PRUNEX_ERROR_INVALID_ARGUMENT;
     const bool let_go = prunex_comm_destroy(comm) == PRUNEX_SUCCESS;
-#ifdef __SANITIZE_THREAD__  // it cannot follow threads that begin after a fork
+#ifdef PRUNEX_SANITIZED_THREAD  // it cannot follow threads that begin after a fork
     ::_exit(refused && let_go ? 0 : 1);
 #endif
     // One of its own works.

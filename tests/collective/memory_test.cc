@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 // Sanitizers bring their own operator new; replacing it here would be a fault of its own.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef PRUNEX_SANITIZED
 
 #include <cstdlib>
 #include <new>

@@ -26,7 +26,7 @@ inline std::string name_of(const testing::TestParamInfo<Kind>& info) {
 // Every version as processes, those given as threads. Versions differ in the module's thin entries
 // only: a sanitizer, under which a case takes a quarter of a minute, sees the oldest, the newest.
 inline std::vector<Kind> kinds(std::vector<int> as_threads) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef PRUNEX_SANITIZED
   std::vector<Kind> out = {{6, Ranks::processes}, {12, Ranks::processes}};
 #else
   std::vector<Kind> out;

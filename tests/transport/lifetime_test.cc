@@ -209,7 +209,7 @@ TEST_P(Conformance, a_sleeper_wakes_for_every_event) {
 
 // More than 2 GiB in one message. Both buffers are few pages mapped again and again.
 TEST_P(Conformance, more_than_two_gibibytes) {
-#ifdef __SANITIZE_THREAD__
+#ifdef PRUNEX_SANITIZED_THREAD
   GTEST_SKIP() << "ThreadSanitizer marks every byte: minutes, and there is no second thread";
 #endif
   constexpr size_t kBytes = (size_t{1} << 31) + 4097;

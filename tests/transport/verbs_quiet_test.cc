@@ -167,7 +167,7 @@ bool send_one(Pair& p, std::vector<std::byte>& out, std::vector<std::byte>& into
 // Whoever waits in vain looks at the other end's life and at its ports, by system calls, once per
 // millisecond at the most; who has something to do does not.
 TEST(VerbsQuiet, messages_make_no_system_call) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef PRUNEX_SANITIZED
   GTEST_SKIP() << "the sanitizer makes its own";
 #endif
   fake::World world({fake::plain_device()});

@@ -1,0 +1,2 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program that tests.hpp is compiled for: GoogleTest's main() and no test.
