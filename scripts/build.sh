@@ -48,7 +48,7 @@ else
   cuda=(-Dcuda=auto -Dnvcc_archs=90)
 fi
 if [[ $sanitizer == none ]]; then
-  configure_tree "$folder" "-Dtests=$tests" -Dsanitizer=none "${cuda[@]}"
+  configure_tree "$folder" "-Dtests=$tests" -Dsanitizer=none -Db_pch=false "${cuda[@]}"
 else
   configure_sanitized "$folder" "$sanitizer"
 fi
