@@ -80,7 +80,31 @@ TEST(Verbs, receives_that_are_posted_ahead_are_told_together) {
   }
 }
 
-// A receive that fits into an eager place needs no credit of its own: one write per message, and
+// Copying a page takes longer than telling where it is to be.
+TEST(Verbs, a_message_of_a_page_goes_to_its_place_when_the_receive_was_there_first) {
+  World world({fake::plain_device()});
+  auto t = open_fake_verbs(world);
+  Pair p = make_pair(*t, *t);
+  ASSERT_TRUE(p.a && p.b);
+  for (const size_t n : {size_t{600}, size_t{4000}, size_t{4096}, size_t{100'000}}) {
+    const std::vector<std::byte> out = pattern(n, 5);
+    std::vector<std::byte> into(n);
+    auto from = t->register_memory(const_cast<std::byte*>(out.data()), n),
+         to = t->register_memory(into.data(), n);
+    ASSERT_TRUE(from && to);
+    Ticket s = 0, r = 0;
+    size_t bytes = 0;
+    ASSERT_EQ(p.b->irecv(into.data(), n, to->get(), &r), Io::done);
+    ASSERT_NE(p.a->progress(), Io::failed);
+    ASSERT_EQ(p.a->isend(out.data(), n, from->get(), &s), Io::done);
+    EXPECT_EQ(into, out) << n;  // nothing of the receiver's has run
+    ASSERT_EQ(finish(*p.b, p.a.get(), r, &bytes), Io::done);
+    EXPECT_EQ(bytes, n);
+    ASSERT_EQ(finish(*p.a, p.b.get(), s, &bytes), Io::done);
+  }
+}
+
+// A receive of few bytes needs no credit of its own: one write per message, and
 // now and then word of places that are free.
 TEST(Verbs, a_short_message_costs_one_write) {
   World world({fake::plain_device()});
