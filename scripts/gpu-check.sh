@@ -209,7 +209,7 @@ mkdir -p "$build" "$out"
 build=$(realpath --relative-to=. "$build") out=$(realpath "$out")
 rm -f "$out"/{steps.tsv,pack.json,nccl.json,device.json,gpu-check.json,gpu-check.tar.gz} "$out"/*.{log,prom,txt}
 export -f have say die first_with python_paths nccl_folder library_sources test_sources gencode commands object_name \
-  cores compile_all link_plugin link_cuda have_plugin device_tests emulated_tests sanitizer_tests pack_bench nccl_steps torch_ddp \
+  cores compile_all link_plugin link_cuda link_tests have_plugin device_tests emulated_tests sanitizer_tests pack_bench nccl_steps torch_ddp \
   no_gpu ask_gpu gather
 trap report EXIT
 trap 'exit 130' INT
@@ -227,6 +227,7 @@ if [[ $no_build == false ]]; then
   step compile $(($(cores) < 8 ? 1500 : 260)) compile_all || [[ $(compgen -G "$build/o/*.cu.o" | wc -l) == $(compgen -G "kernels/cuda/*.cu" | wc -l) ]] ||
     die "the build failed: see $out/compile.log"
   step link 60 link_cuda || die "the build failed: see $out/link.log"
+  step link-tests 60 link_tests || true
   step plugin 60 link_plugin || true
   step resources 20 python3 scripts/check_cuda_resources.py --list "$build"/o/*.resources || true
 fi

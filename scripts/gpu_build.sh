@@ -137,18 +137,25 @@ link_plugin() {
     "$build"/o/plugin_base_*.o -lpthread -ldl
 }
 
-# libprunex-cuda.so, the benchmark and the tests.
+# libprunex-cuda.so and the benchmark.
 link_cuda() {
-  local file core=("$build"/o/plugin_base_*.o "$build"/o/kernels_*.o) support=("$build"/o/tests_kernels_*.o)
-  local cudart=("$runtime/libcudart_static.a" -ldl -lrt -lpthread) googletest=("$build"/o/googletest_*.o -lpthread)
+  local core=("$build"/o/plugin_base_*.o "$build"/o/kernels_*.o) cudart=("$runtime/libcudart_static.a" -ldl -lrt -lpthread)
   $CXX -shared -o $build/libprunex-cuda.so $build/o/*.cu.o "${cudart[@]}" -static-libstdc++ -static-libgcc \
     -Wl,--exclude-libs,ALL -Wl,--version-script=kernels/cuda/libprunex-cuda.map -Wl,-z,defs
   $CXX -o $build/cuda_pack_bench $build/o/bench_cuda_pack_bench.cc.o "${core[@]}" "${cudart[@]}"
-  [[ -n $gtest ]] || return 0
-  local host=()
+}
+
+link_tests() {
+  local file host=() library=() core=("$build"/o/plugin_base_*.o "$build"/o/kernels_*.o) support=("$build"/o/tests_kernels_*.o)
+  local cudart=("$runtime/libcudart_static.a" -ldl -lrt -lpthread) googletest=("$build"/o/googletest_*.o -lpthread)
+  [[ -n $gtest ]] || { echo "GoogleTest is neither in $carried/ nor installed" && return 77; }
+  # Of the library what the tests use, which the linker finds.
+  for file in $(library_sources); do library+=("$build/o/$(object_name "$file")"); done
+  rm -f $build/o/library.a
+  ar rc $build/o/library.a "${library[@]}"
   for file in "$build"/o/tests_cuda_*.o; do [[ $file == */tests_cuda_device* ]] || host+=("$file"); done
   $CXX -o $build/cuda_host_test "${host[@]}" "${support[@]}" "${core[@]}" "${googletest[@]}"
-  $CXX -o $build/cuda_device_test $build/o/tests_cuda_device*.o "${support[@]}" "${core[@]}" "${googletest[@]}" "${cudart[@]}"
+  $CXX -o $build/cuda_device_test $build/o/tests_cuda_device*.o "${support[@]}" $build/o/library.a "${core[@]}" "${googletest[@]}" "${cudart[@]}"
 }
 
 # ---- for a machine that has none of it ----------------------------------------------------------------
