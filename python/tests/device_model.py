@@ -3,17 +3,33 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
+import prunex.torch.device as device_module
 import torch
 
-from prunex import MaskSpec
+from prunex import MaskSpec, Unsupported
 from prunex.torch import MaskedParameters
 from standins import on_device
 
 NODES = (0, 0, 1, 1)
 ROWS, COLUMNS = 24, 50
 KEEP = [row % 3 == 0 for row in range(ROWS)]
+
+
+def threads_without_libraries(monkeypatch):
+    """A set: the threads (ranks) in it find neither CUDA nor NCCL."""
+    lacking = set()
+    real = device_module.optional
+
+    def optional(name):
+        if name == "prunex_device_ready" and threading.get_ident() in lacking:
+            raise Unsupported("no CUDA driver: libcuda.so.1 cannot be opened")
+        return real(name)
+
+    monkeypatch.setattr(device_module, "optional", optional)
+    return lacking
 
 
 class Bucket:

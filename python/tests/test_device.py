@@ -14,7 +14,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import prunex.torch.device as device_module  # noqa: E402
 import prunex.torch.hook as hook_module  # noqa: E402
 from device_model import (  # noqa: E402
     NODES,
@@ -26,6 +25,7 @@ from device_model import (  # noqa: E402
     mean,
     model,
     settled,
+    threads_without_libraries,
 )
 from prunex import Layout, MaskSpec, Unsupported, register_mask  # noqa: E402
 from prunex.torch import PrunexState, prunex_hook  # noqa: E402
@@ -242,20 +242,12 @@ def all_reduce_of_threads(ranks):
 
 
 def test_one_rank_without_the_libraries_is_noticed_by_all(monkeypatch, caplog):
-    lacking = {}
-    real = device_module.optional
-
-    def optional(name):
-        if name == "prunex_device_ready" and threading.get_ident() in lacking:
-            raise Unsupported("no CUDA driver: libcuda.so.1 cannot be opened")
-        return real(name)
-
-    monkeypatch.setattr(device_module, "optional", optional)
+    lacking = threads_without_libraries(monkeypatch)
     monkeypatch.setattr(hook_module, "dist", all_reduce_of_threads(len(NODES)))
 
     def body(rank):
         if rank.rank == 2:
-            lacking[threading.get_ident()] = True
+            lacking.add(threading.get_ident())
         module = model()
         state = state_of(rank, masks_of(module, "project"))
         state.group = (rank.rank, rank.barrier)

@@ -11,9 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import prunex.torch.device as device_module  # noqa: E402
-from device_model import COLUMNS, KEEP, NODES, ROWS, settled  # noqa: E402
-from prunex import MaskSpec, Unsupported  # noqa: E402
+from device_model import COLUMNS, KEEP, NODES, ROWS, settled, threads_without_libraries  # noqa: E402
+from prunex import MaskSpec  # noqa: E402
 from prunex.torch import hsadmm_exchange  # noqa: E402
 from prunex.torch.device import DevicePath  # noqa: E402
 from prunex.torch.hsadmm_exchange import Exchange  # noqa: E402
@@ -103,19 +102,11 @@ class Copied(OnDevice):
 
 
 def test_where_a_rank_lacks_the_libraries_all_go_through_host_memory(masked, monkeypatch, caplog):
-    lacking = {}
-    real = device_module.optional
-
-    def optional(name):
-        if name == "prunex_device_ready" and threading.get_ident() in lacking:
-            raise Unsupported("no CUDA driver: libcuda.so.1 cannot be opened")
-        return real(name)
-
-    monkeypatch.setattr(device_module, "optional", optional)
+    lacking = threads_without_libraries(monkeypatch)
 
     def body(rank):
         if rank.rank == 2:
-            lacking[threading.get_ident()] = True
+            lacking.add(threading.get_ident())
         exchange = exchange_of(rank)
         use_masks(exchange)
         theta = on_device(values(rank.rank)).as_subclass(Copied)
