@@ -55,6 +55,6 @@ fi
 ninja_tree "$folder"
 
 [[ $tests == true ]] || say "tests were not built"
-for result in tools/prunex plugin/libprunex.so plugin/libnccl-net-prunex.so kernels/cuda/libprunex-cuda.so; do
+for result in tools/prunex plugin/libprunex.so plugin/libnccl-net-prunex.so plugin/libprunex-cuda.so; do
   [[ ! -e $repo_root/$folder/$result ]] || echo "$folder/$result"
 done

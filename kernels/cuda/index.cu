@@ -37,8 +37,11 @@ cudaError_t select_kept(void* temporary, size_t& bytes, const ByteMaskCall& call
 
 cudaError_t encode(void* temporary, size_t& bytes, const ByteMaskCall& call, bool* kept,
                    uint32_t* length, uint32_t* runs) {
+  if (call.count > INT32_MAX) {  // CUB counts these by int
+    return cudaErrorInvalidValue;
+  }
   return cub::DeviceRunLengthEncode::Encode(temporary, bytes, keep_flags(call.cells), kept, length,
-                                            runs, static_cast<int64_t>(call.count),
+                                            runs, static_cast<int>(call.count),
                                             stream_of(call.stream));
 }
 

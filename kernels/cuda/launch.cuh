@@ -68,4 +68,21 @@ int norms(const NormCall* call);
 size_t top_k_scratch_bytes(uint32_t groups);
 int top_k(const TopKCall* call);
 
+// For what a thread does beside its launches. Another may be capturing a graph in global mode
+// (torch's own), in which calls like these would be an error here and the end of its graph; and
+// what fails here must not be found as the last error by the next launch.
+template <class F>
+int apart(F&& call) {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  const bool relaxed = cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess;
+  const int error = call();
+  if (relaxed) {
+    static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+  }
+  if (error != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+  }
+  return error;
+}
+
 }  // namespace prunex::cuda

@@ -27,7 +27,8 @@ int probe(Probe* out) {
 
 int attribute(cudaDeviceAttr which, int device) {
   int value = 0;
-  return cudaDeviceGetAttribute(&value, which, device) == cudaSuccess ? value : 0;
+  return apart([&] { return cudaDeviceGetAttribute(&value, which, device); }) == cudaSuccess ? value
+                                                                                             : 0;
 }
 
 // Where both hold, the flush is asked for when NCCL asks: it knows paths on which the order of
@@ -90,12 +91,19 @@ int pointer_facts(const void* p, PointerFacts* out) {
 const char* error_text(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
 int set_device(int device) { return cudaSetDevice(device); }
 int get_device(int* device) { return cudaGetDevice(device); }
-int allocate(void** out, size_t bytes) { return cudaMalloc(out, bytes); }
-int allocate_pinned(void** out, size_t bytes) {
-  return cudaHostAlloc(out, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
+int allocate(void** out, size_t bytes) {
+  return apart([&] { return cudaMalloc(out, bytes); });
 }
-int deallocate(void* p) { return cudaFree(p); }
-int deallocate_pinned(void* p) { return cudaFreeHost(p); }
+int allocate_pinned(void** out, size_t bytes) {
+  return apart(
+      [&] { return cudaHostAlloc(out, bytes, cudaHostAllocPortable | cudaHostAllocMapped); });
+}
+int deallocate(void* p) {
+  return apart([&] { return cudaFree(p); });
+}
+int deallocate_pinned(void* p) {
+  return apart([&] { return cudaFreeHost(p); });
+}
 // The driver's own function; nothing links against the driver. Whole pages of the host are
 // exported.
 int export_dmabuf(const void* p, size_t bytes, int* fd, uint64_t* offset) {
@@ -125,28 +133,37 @@ int flush_remote_writes() {
                                             cudaFlushGPUDirectRDMAWritesToOwner);
 }
 int pin(void* host, size_t bytes) {
-  return cudaHostRegister(host, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+  return apart([&] {
+    return cudaHostRegister(host, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+  });
 }
-int unpin(void* host) { return cudaHostUnregister(host); }
+int unpin(void* host) {
+  return apart([&] { return cudaHostUnregister(host); });
+}
 
 int stream_create(void** out) {
   cudaStream_t stream = nullptr;
-  const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  const int error =
+      apart([&] { return cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); });
   *out = stream;
   return error;
 }
-int stream_destroy(void* stream) { return cudaStreamDestroy(stream_of(stream)); }
-int stream_synchronize(void* stream) { return cudaStreamSynchronize(stream_of(stream)); }
+int stream_destroy(void* stream) {
+  return apart([&] { return cudaStreamDestroy(stream_of(stream)); });
+}
+int stream_synchronize(void* stream) {
+  return apart([&] { return cudaStreamSynchronize(stream_of(stream)); });
+}
 int stream_capturing(void* stream, int* capturing) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  const cudaError_t error = cudaStreamIsCapturing(stream_of(stream), &status);
+  const int error = apart([&] { return cudaStreamIsCapturing(stream_of(stream), &status); });
   *capturing = status != cudaStreamCaptureStatusNone ? 1 : 0;
   return error;
 }
 
 int event_create(void** out) {
   cudaEvent_t event = nullptr;
-  const cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  const int error = apart([&] { return cudaEventCreateWithFlags(&event, cudaEventDisableTiming); });
   *out = event;
   return error;
 }
@@ -155,7 +172,7 @@ int event_record(void* event, void* stream) {
   return cudaEventRecord(static_cast<cudaEvent_t>(event), stream_of(stream));
 }
 int event_done(void* event, int* done) {
-  const cudaError_t error = cudaEventQuery(static_cast<cudaEvent_t>(event));
+  const int error = apart([&] { return cudaEventQuery(static_cast<cudaEvent_t>(event)); });
   *done = error == cudaSuccess ? 1 : 0;
   return error == cudaErrorNotReady ? cudaSuccess : error;
 }
@@ -169,7 +186,7 @@ int fill(void* to, int byte, size_t bytes, void* stream) {
   return cudaMemsetAsync(to, byte, bytes, stream_of(stream));
 }
 
-int plan_destroy(Plan* plan) {
+int free_plan(Plan* plan) {
   if (plan == nullptr) {
     return cudaSuccess;
   }
@@ -185,6 +202,10 @@ int plan_destroy(Plan* plan) {
   }
   delete plan;
   return error;
+}
+
+int plan_destroy(Plan* plan) {
+  return apart([&] { return free_plan(plan); });
 }
 
 // Everything that a later launch might allocate or load is there when this returns.
@@ -228,7 +249,7 @@ int finish_plan(Plan* plan, int error, Plan** out) {
   return cudaSuccess;
 }
 
-int plan_create(const PlanImage* image, Plan** out) {
+int make_plan(const PlanImage* image, Plan** out) {
   if (image->num_tiles > ~uint32_t{0}) {
     return cudaErrorInvalidValue;
   }
@@ -248,6 +269,10 @@ int plan_create(const PlanImage* image, Plan** out) {
   return finish_plan(plan, error, out);
 }
 
+int plan_create(const PlanImage* image, Plan** out) {
+  return apart([&] { return make_plan(image, out); });
+}
+
 int plan_reserve(uint64_t count, uint32_t tile_elements, Plan** out) {
   if (count >= uint64_t{1} << 32 || tile_elements % 32 != 0 || tile_elements == 0 ||
       tile_elements > kMaxTile) {
@@ -260,7 +285,8 @@ int plan_reserve(uint64_t count, uint32_t tile_elements, Plan** out) {
   plan->count = count;
   plan->tile_elements = tile_elements;
   const size_t tiles = (count + tile_elements - 1) / tile_elements;
-  return finish_plan(plan, fill_plan(*plan, tiles, (count + 31) / 32 + 1), out);
+  return apart(
+      [&] { return finish_plan(plan, fill_plan(*plan, tiles, (count + 31) / 32 + 1), out); });
 }
 
 template <class T>
@@ -273,7 +299,7 @@ int to_device(const T*& array, const T* from, size_t n) {
              : cudaMemcpy(memory, from, n * sizeof(T), cudaMemcpyHostToDevice);
 }
 
-int plan_reserve_keeps(const KeepImage* image, Plan** out) {
+int make_keep_plan(const KeepImage* image, Plan** out) {
   if (image->num_tiles > ~uint32_t{0}) {
     return cudaErrorInvalidValue;
   }
@@ -293,6 +319,10 @@ int plan_reserve_keeps(const KeepImage* image, Plan** out) {
               ? error
               : to_device(to.tensor_of_word, from.tensor_of_word, image->num_words);
   return finish_plan(plan, error, out);
+}
+
+int plan_reserve_keeps(const KeepImage* image, Plan** out) {
+  return apart([&] { return make_keep_plan(image, out); });
 }
 
 size_t plan_tiles(const Plan* plan) { return plan->num_tiles; }

@@ -5,6 +5,7 @@
 
 #include "plugin/api/comms.h"
 #include "plugin/api/error.h"
+#include "plugin/device/backend.h"
 
 namespace prunex::api {
 namespace {
@@ -41,7 +42,10 @@ Result<Opened> open_call(prunex_comm_t comm, const prunex_call_t* call, const ch
                name, call->scope == PRUNEX_SCOPE_NODE ? "NODE" : "LEADERS"));
     }
     if (call->stream != nullptr) {
-      return fail(Code::unsupported, "stream: this build has no device buffers; pass NULL");
+      return fail(Code::unsupported,
+                  strf("stream: %s takes host memory only; pass NULL, or call prunex_all_reduce "
+                       "with device memory",
+                       name));
     }
   }
   auto entry = find_own_comm(comm);
@@ -52,7 +56,23 @@ Result<Opened> open_call(prunex_comm_t comm, const prunex_call_t* call, const ch
   return out;
 }
 
+Result<> check_on_host(const CallSpec& spec) {
+  const auto place = spec.count > 0 ? device::place_of(spec.send, spec.recv) : device::Place{};
+  if (!place) {
+    return tl::unexpected(place.error());
+  }
+  return place->memory == device::Memory::host
+             ? Result<>()
+             : fail(Code::unsupported,
+                    strf("the buffers are memory of device %d: of the calls only "
+                         "prunex_all_reduce takes such; copy them to host memory",
+                         place->device));
+}
+
 Result<> start(const Opened& opened, const CallSpec& spec) {
+  if (auto fine = check_on_host(spec); !fine) {
+    return fine;
+  }
   collective::Comm& c = *opened.entry->comm;
   if (opened.request == nullptr) {
     return c.call(spec);

@@ -84,7 +84,9 @@ Result<> check_cuda(const cuda::Table& table, int error, const char* what) {
   if (error == 0) {
     return {};
   }
-  return fail(Code::system, strf("CUDA: %s: error %d, %s", what, error, table.error_text(error)));
+  constexpr int kNoMemory = 2;  // cudaErrorMemoryAllocation
+  return fail(error == kNoMemory ? Code::memory : Code::system,
+              strf("CUDA: %s: error %d, %s", what, error, table.error_text(error)));
 }
 
 }  // namespace prunex::device

@@ -190,7 +190,6 @@ Result<> DeviceComm::run_eager(const CallSpec& spec, void* stream, int attempt) 
   }
   const Result<> recorded =
       check_cuda(cuda_, cuda_.event_record(last_event_, stream), "recording an event");
-  last_stream_ = stream;
   any_call_ = true;
   result = result ? recorded : result;
   if (!result) {
@@ -340,9 +339,10 @@ Result<> DeviceComm::check_sticky() const {
       0, comm_.rank());
 }
 
-// Calls share buffers: one after the other, on whatever streams they are.
+// Calls share buffers: one after the other, on whatever streams they are. A handle does not tell
+// two streams apart: one is each thread's own, others are used again.
 Result<> DeviceComm::order_after_last(void* stream) {
-  if (!any_call_ || stream == last_stream_) {
+  if (!any_call_) {
     return {};
   }
   return check_cuda(cuda_, cuda_.stream_wait(stream, last_event_), "ordering two streams");

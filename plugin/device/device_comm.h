@@ -144,7 +144,7 @@ class DeviceComm {
   uint32_t arch_ = 0, sms_ = 0;
   std::byte* common_ = nullptr;  // device: record, status, sticky, scratch
   std::byte* pinned_ = nullptr;  // host: Found of the call, Found of captured calls, a record
-  void *last_event_ = nullptr, *last_stream_ = nullptr, *audit_event_ = nullptr;
+  void *last_event_ = nullptr, *audit_event_ = nullptr;
   bool any_call_ = false;
 };
 
