@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/transport/staging.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <bit>
 #include <new>
@@ -23,9 +25,7 @@ size_t rounded(size_t bytes) {
 
 }  // namespace
 
-void Staging::Free::operator()(std::byte* memory) const {
-  ::operator delete[](memory, std::align_val_t{kPage});
-}
+void Staging::Unmap::operator()(std::byte* memory) const { ::munmap(memory, bytes); }
 
 Staging::Staging(Staging&& other) noexcept
     : transport_(other.transport_),
@@ -50,7 +50,12 @@ void Staging::reserve(size_t bytes) {
   memory_.reset();
   size_ = 0;
   const size_t room = rounded(bytes);
-  memory_.reset(static_cast<std::byte*>(::operator new[](room, std::align_val_t{kPage})));
+  void* const pages =
+      ::mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) {
+    throw std::bad_alloc();
+  }
+  memory_ = std::unique_ptr<std::byte, Unmap>(static_cast<std::byte*>(pages), Unmap{room});
   size_ = room;
   if (transport_ != nullptr) {
     region_ = try_register(*transport_, memory_.get(), room);

@@ -26,11 +26,16 @@ class Staging {
   [[nodiscard]] const Region* region() const { return region_.get(); }
 
  private:
-  struct Free {
+  // Pages of its own, which go back to the system: blocks of megabytes that come and go with
+  // connections would leave holes in the heap of the process whose guest this is.
+  struct Unmap {
+    Unmap() : bytes(0) {}
+    explicit Unmap(size_t n) : bytes(n) {}
     void operator()(std::byte* memory) const;
+    size_t bytes;
   };
   Transport* transport_;
-  std::unique_ptr<std::byte, Free> memory_;
+  std::unique_ptr<std::byte, Unmap> memory_;
   size_t size_ = 0;
   std::unique_ptr<Region> region_;  // given back before the memory
 };

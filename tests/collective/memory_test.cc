@@ -5,6 +5,11 @@
 // Sanitizers bring their own operator new; replacing it here would be a fault of its own.
 #ifndef PRUNEX_SANITIZED
 
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdlib>
 #include <new>
 
@@ -36,6 +41,14 @@ void* operator new(size_t bytes, std::align_val_t align) {
     throw std::bad_alloc();
   }
   return p;
+}
+extern "C" void* mmap(void* at, size_t bytes, int protection, int flags, int fd,
+                      off_t offset) noexcept {
+  if (bytes >= refused_from) {
+    errno = ENOMEM;
+    return MAP_FAILED;
+  }
+  return reinterpret_cast<void*>(::syscall(SYS_mmap, at, bytes, protection, flags, fd, offset));
 }
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
