@@ -235,6 +235,7 @@ Result<P2pPeer> P2pPeer::meet(int rank, const std::string& root, double timeout_
   }
   tune_stream(fd->get(), Vigilance::keepalive_only);
   P2pPeer peer(std::move(*fd));
+  peer.patience_s_ = timeout_s;
   if (auto greeted = peer.greet(); !greeted) {
     return tl::unexpected(greeted.error());
   }
@@ -276,7 +277,9 @@ Result<std::string> P2pPeer::exchange(std::string_view mine, double timeout_s) {
             .c_str());
   }
   std::string text(got == head.size() ? length : 0, '\0');
-  got += recv_all(fd_.get(), std::as_writable_bytes(std::span(text)), deadline, &closed);
+  if (!text.empty()) {
+    got += recv_all(fd_.get(), std::as_writable_bytes(std::span(text)), deadline, &closed);
+  }
   if (got < head.size() + text.size()) {
     return closed ? lost("has ended; it says why")
                   : fail(Code::timeout,

@@ -28,6 +28,7 @@ class P2pPeer {
  public:
   // Rank 0 listens at the root, rank 1 comes there. They exchange hellos; whoever connects and
   // speaks something else is a failure on both ends.
+  // timeout_s: for that, and for how long the other end may stand still afterwards.
   [[nodiscard]] static Result<P2pPeer> meet(int rank, const std::string& root, double timeout_s);
 
   // Both ends call this; each gets what the other gave.
@@ -35,6 +36,7 @@ class P2pPeer {
   [[nodiscard]] Result<> barrier(double timeout_s = 60);
   [[nodiscard]] bool gone() const;                                       // the other end has closed
   [[nodiscard]] const std::string& release() const { return release_; }  // of the other end
+  [[nodiscard]] double patience_s() const { return patience_s_; }
 
  private:
   explicit P2pPeer(Fd fd) : fd_(std::move(fd)) {}
@@ -42,6 +44,7 @@ class P2pPeer {
 
   Fd fd_;
   std::string release_;
+  double patience_s_ = 0;
 };
 
 }  // namespace prunex::tools

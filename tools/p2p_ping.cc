@@ -28,8 +28,12 @@ Result<> Stall::check() {
   if (peer_.gone()) {
     return fail(Code::peer_lost, "the other end of the benchmark has ended; it says why");
   }
-  if (static_cast<double>(waited_ns_) > kMostSeconds * 1e9) {
-    return fail(Code::timeout, strf("no message has come or gone for %g s", kMostSeconds));
+  if (static_cast<double>(waited_ns_) > peer_.patience_s() * 1e9) {
+    return fail(Code::timeout,
+                strf("no message has come or gone for %g s: is the other end stopped, or the "
+                     "network between the devices cut? PRUNEX_TIMEOUT is how long to wait, 60 s at "
+                     "most",
+                     peer_.patience_s()));
   }
   return {};
 }

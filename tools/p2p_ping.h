@@ -15,7 +15,6 @@ namespace prunex::tools {
 class Stall {
  public:
   static constexpr int64_t kLookNs = 500'000'000;
-  static constexpr double kMostSeconds = 60;
   explicit Stall(const P2pPeer& peer) : peer_(peer) { moved(); }
   void moved() { since_ns_ = 0; }
   [[nodiscard]] Result<> check();

@@ -29,6 +29,7 @@ Result<Rdma> none(const Config& config, std::string why, Rdma found = {}) {
     return fail(Code::unsupported, "PRUNEX_TRANSPORT=verbs: " + why + kRemedy);
   }
   found.ports.clear();
+  found.named = !config.ib.hca.empty();
   found.why_not = std::move(why);
   return found;
 }
@@ -191,7 +192,9 @@ void tell(const Rdma& rdma) {
       PRUNEX_LOG(info, "%s", note.c_str());
     }
   }
-  if (const std::string line = summary(rdma); !line.empty()) {
+  if (const std::string line = summary(rdma); rdma.named) {
+    PRUNEX_LOG(warn, "%s", line.c_str());
+  } else if (!line.empty()) {
     PRUNEX_LOG(info, "%s", line.c_str());
   }
 }

@@ -26,6 +26,7 @@ struct Rdma {
   std::vector<std::string> warnings;  // a person has asked for what is not there
   std::vector<std::string> notes;     // ports that are left out, and why
   std::string why_not;                // where there is no port; empty: nobody wants any
+  bool named = false;                 // PRUNEX_IB_HCA speaks of devices: somebody expects RDMA
 
   [[nodiscard]] bool usable() const { return !ports.empty(); }
 };
@@ -51,6 +52,6 @@ struct Rdma {
 
 // What a person is told once: the ports that are used, or why none is.
 [[nodiscard]] std::string summary(const Rdma& rdma);
-void tell(const Rdma& rdma);  // that line as INFO, with warnings and notes
+void tell(const Rdma& rdma);  // that line (WARN where RDMA was expected), warnings and notes
 
 }  // namespace prunex::transport

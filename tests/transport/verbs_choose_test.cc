@@ -164,6 +164,11 @@ TEST_F(VerbsChoose, list_that_matches_nothing_is_an_error) {
   rdma = found();
   ASSERT_TRUE(rdma) << rdma.error().text;
   EXPECT_FALSE(rdma->usable());
+  EXPECT_TRUE(rdma->named);  // TCP then, and a WARN that says so
+  config_.ib.hca.clear();
+  rdma = found();
+  ASSERT_TRUE(rdma) << rdma.error().text;
+  EXPECT_FALSE(rdma->named);
 }
 
 }  // namespace

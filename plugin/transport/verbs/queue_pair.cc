@@ -157,6 +157,10 @@ Result<> QueuePair::connect(const RailEnd& own, const RailEnd& peer, uint32_t pe
                            to_text(peer.gid).c_str())
                           .c_str());
       !r) {
+    r.error().text += strf(
+        "; its own GID is %d, %s: do both ports have addresses of one kind that "
+        "reach each other? PRUNEX_IB_GID_INDEX chooses another",
+        int{own.gid_index}, to_text(own.gid).c_str());
     return r;
   }
   attr = {};
