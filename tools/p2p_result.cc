@@ -54,7 +54,10 @@ P2pPart part_of(const P2pSpec& spec, const EndResult& sender, const EndResult& r
   p.iterations = receiver.received;
   p.warmup_done = sender.warmup_done;
   p.bytes = receiver.received * bytes;
-  p.seconds = sender_clock ? sender.send_seconds : receiver.receive_seconds;
+  // Whoever sends first sees whole round trips, the other one half of them less.
+  p.seconds = spec.latency   ? sender.receive_seconds
+              : sender_clock ? sender.send_seconds
+                             : receiver.receive_seconds;
   p.average_MBps = p.seconds > 0 ? static_cast<double>(p.bytes) / p.seconds * 1e-6 : 0;
   p.peak_MBps =
       (sender_clock ? sender.send_peak : receiver.receive_peak) * static_cast<double>(bytes) * 1e-6;

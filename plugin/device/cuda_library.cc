@@ -63,6 +63,10 @@ void* open_library(const std::string& asked, std::string* why) {
   constexpr const char* kName = "libprunex-cuda.so";
   std::vector<std::string> files = {asked};
   if (asked.empty()) {
+    // One that this process has opened itself comes first.
+    if (void* const open = ::dlopen(kName, RTLD_NOW | RTLD_NOLOAD); open != nullptr) {
+      return open;
+    }
     files = {beside_us() + kName, kName};
   }
   for (const std::string& file : files) {
