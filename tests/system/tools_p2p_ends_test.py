@@ -161,6 +161,18 @@ def case_ends_started_differently():
         expect(end.returncode != 0 and out == "" and "65536" in err and "131072" in err, err)
 
 
+def case_end_that_gives_up_is_told():
+    """What one end cannot do ends the other as well, which does not call it a silence."""
+    port = free_port()
+    root = {"PRUNEX_WORLD_SIZE": "2", "PRUNEX_ROOT": f"127.0.0.1:{port}"}
+    first = start("bench", "p2p", "--size", "64k", "--device", "nosuch", env={"PRUNEX_RANK": "0", **root})
+    second = end_of_rank(1, port)
+    out, err = first.communicate(timeout=LIMIT)
+    expect(first.returncode != 0 and out == "" and "nosuch" in err, err)
+    out, err = second.communicate(timeout=LIMIT)
+    expect(second.returncode != 0 and out == "" and "has ended; it says why" in err, err)
+
+
 def case_dead_end_ends_the_run():
     with Mark() as mark:
         run = start("bench", "p2p", "--size", "64k", "--duration", 100,
