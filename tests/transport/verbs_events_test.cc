@@ -101,31 +101,35 @@ TEST(VerbsEvents, any_of_its_ports_ends_a_connection_and_is_named) {
   exchange(*q.a, *q.b, pattern(100'000, 1));
 }
 
-TEST(VerbsEvents, a_device_that_fails_is_named) {
-  World world({fake::plain_device("mlx5_7")});
-  auto t = open_fake_verbs(world);
-  Pair p = make_pair(*t, *t);
-  ASSERT_TRUE(p.a && p.b);
-  std::byte byte{};
-  Ticket r = 0;
-  world.raise(0, IBV_EVENT_DEVICE_FATAL, 0);
-  EXPECT_SAYS(end_of(*p.b, &byte, &r), "the device mlx5_7 has failed");
+// What becomes of a connection when its device does: the other end's receive tells.
+class VerbsEventsOfADevice : public testing::Test {
+ protected:
+  void SetUp() override {
+    transport_ = open_fake_verbs(world_);
+    p_ = make_pair(*transport_, *transport_);
+    ASSERT_TRUE(p_.a && p_.b);
+  }
+
+  World world_{{fake::plain_device("mlx5_7")}};
+  std::unique_ptr<Transport> transport_;
+  Pair p_;
+  std::byte byte_{};
+  Ticket r_ = 0;
+};
+
+TEST_F(VerbsEventsOfADevice, failed) {
+  world_.raise(0, IBV_EVENT_DEVICE_FATAL, 0);
+  EXPECT_SAYS(end_of(*p_.b, &byte_, &r_), "the device mlx5_7 has failed");
 }
 
 // Taken out: the kernel answers EIO from then on, maybe without an event.
-TEST(VerbsEvents, a_device_that_is_taken_out_is_named) {
-  World world({fake::plain_device("mlx5_7")});
-  auto t = open_fake_verbs(world);
-  Pair p = make_pair(*t, *t);
-  ASSERT_TRUE(p.a && p.b);
-  std::byte byte{};
-  Ticket r = 0;
-  EXPECT_EQ(end_of(*p.b, &byte, &r), "");
-  world.api_to_change().get_async_event = [](ibv_context*, ibv_async_event*) {
+TEST_F(VerbsEventsOfADevice, taken_out) {
+  EXPECT_EQ(end_of(*p_.b, &byte_, &r_), "");
+  world_.api_to_change().get_async_event = [](ibv_context*, ibv_async_event*) {
     errno = EIO;
     return -1;
   };
-  EXPECT_SAYS(end_of(*p.b, &byte, &r), "the device mlx5_7 has failed");
+  EXPECT_SAYS(end_of(*p_.b, &byte_, &r_), "the device mlx5_7 has failed");
 }
 
 // A subnet manager that comes back gives other LIDs, an interface may get another MTU: connections

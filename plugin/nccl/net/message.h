@@ -28,12 +28,11 @@ inline constexpr size_t kMostEncoded = size_t{64} << 20;  // longer messages go 
 // What a message may need beside its own length: headers, a mask.
 inline constexpr size_t kSideSlack = codec::kMaxMaskDefinition + (size_t{64} << 10);
 
-// Whether to look at a message at all: every look that did not pay is followed by twice as many
-// messages that are not looked at, up to kLongest.
+// Which messages to pass over without a look: every look that did not pay is followed by twice as
+// many messages that are not looked at, up to kLongest.
 class Backoff {
  public:
   static constexpr uint32_t kLongest = 63;
-  [[nodiscard]] bool look() { return !skips(); }
   [[nodiscard]] bool skips() {
     if (left_ > 0) {
       --left_;

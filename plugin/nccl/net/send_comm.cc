@@ -222,7 +222,7 @@ void SendComm::decide(Send& s) {
   if (looked_at) {
     find_mask(s);
   }
-  const bool may_pay = looked_at && (s.piece || mode == NetMode::compact || backoff_.look());
+  const bool may_pay = looked_at && (s.piece || mode == NetMode::compact || !backoff_.skips());
   if (s.lane != nullptr) {
     decide_on_device(s, may_pay);
   } else {

@@ -62,13 +62,13 @@ bool VerbsConnection::is_posted(uint32_t sequence) const {
 // What fits into an eager place comes without being told where to; credits of others go several in
 // one write, while the other end has enough to go on with.
 void VerbsConnection::hold(RecvOp& op) {
-  const bool is_long = !is_short(op.capacity);
-  const bool waits = !is_long
+  const bool brief = is_short(op.capacity);
+  const bool waits = brief
                          ? next_arrival_ - told_consumed_ < kTellAfter
                          : has_enough_credits() && held_long_ + 1 < static_cast<int>(kMostCredits);
   op.held = true;
   ++held_;
-  held_long_ += is_long ? 1 : 0;
+  held_long_ += brief ? 0 : 1;
   if (!waits) {
     tell_held();
   }

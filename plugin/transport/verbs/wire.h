@@ -118,7 +118,7 @@ inline constexpr uint32_t kLastPiece = 1U << 21;  // in a piece's value, beside 
 
 // The memory of a connection that the other end writes to ("board"), and behind it this end's own.
 inline constexpr size_t kEagerBytes = 4096;  // longest message that needs no credit
-inline constexpr size_t kShortBytes = 256;  // longest receive that no credit is sent for
+inline constexpr size_t kShortBytes = 256;   // longest receive that no credit is sent for
 inline constexpr size_t kPlaces = static_cast<size_t>(kMaxInFlight);
 inline constexpr size_t kPlaceBytes = 64;  // of a record
 inline constexpr uint32_t kSendDepth = 256;
