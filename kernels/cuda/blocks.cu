@@ -122,15 +122,15 @@ int pack_blocks(const BlockCall* call) {
   const uint32_t words = words_of(call->blocks);
   auto* bits = reinterpret_cast<uint32_t*>(call->bits);
   const auto* from = static_cast<const std::byte*>(call->from);
-  vote_kernel<<<grid_of(words), kMaxThreads, 0, stream>>>(from, call->blocks, words, bits);
+  launch(vote_kernel, grid_of(words), kMaxThreads, stream, from, call->blocks, words, bits);
   const cudaError_t scanned =
       scan_ranks(layout.temporary, layout.temporary_bytes, bits, layout.ranks, words, stream);
   if (scanned != cudaSuccess) {
     return scanned;
   }
-  move_blocks_kernel<true><<<grid_of(words), kMaxThreads, 0, stream>>>(
-      from, static_cast<std::byte*>(call->packed), call->blocks, words, bits, layout.ranks,
-      call->packed_blocks);
+  launch(move_blocks_kernel<true>, grid_of(words), kMaxThreads, stream, from,
+         static_cast<std::byte*>(call->packed), call->blocks, words, bits, layout.ranks,
+         call->packed_blocks);
   return launched();
 }
 
@@ -152,9 +152,9 @@ int unpack_blocks(const BlockCall* call) {
     return scanned;
   }
   auto* to = static_cast<std::byte*>(const_cast<void*>(call->from));
-  move_blocks_kernel<false><<<grid_of(words), kMaxThreads, 0, stream>>>(
-      static_cast<const std::byte*>(call->packed), to, call->blocks, words, bits, layout.ranks,
-      nullptr);
+  launch(move_blocks_kernel<false>, grid_of(words), kMaxThreads, stream,
+         static_cast<const std::byte*>(call->packed), to, call->blocks, words, bits, layout.ranks,
+         nullptr);
   return launched();
 }
 

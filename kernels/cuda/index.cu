@@ -166,8 +166,8 @@ int runs_from_bytes(const ByteMaskCall* call, uint32_t* begin, uint32_t* length,
   if (error != cudaSuccess) {
     return error;
   }
-  kept_runs_kernel<<<grid_of(call->count / 2 + 1), kMaxThreads, 0, stream>>>(
-      layout.kept, layout.begins, layout.lengths, layout.runs, begin, length, runs);
+  launch(kept_runs_kernel, grid_of(call->count / 2 + 1), kMaxThreads, stream, layout.kept,
+         layout.begins, layout.lengths, layout.runs, begin, length, runs);
   return launched();
 }
 
@@ -179,20 +179,19 @@ int plan_from_bytes(const ByteMaskCall* call, Plan* plan, uint32_t* kept) {
   }
   const cudaStream_t stream = stream_of(call->stream);
   const uint64_t words = words_of(call->count);
-  words_kernel<<<grid_of(words), kMaxThreads, 0, stream>>>(call->cells, call->count, plan->words,
-                                                           words);
+  launch(words_kernel, grid_of(words), kMaxThreads, stream, call->cells, call->count, plan->words,
+         words);
   size_t bytes = layout.temporary_bytes;
   const cudaError_t error =
       rank_words(layout.temporary, bytes, plan->words, layout.lengths, words, stream);
   if (error != cudaSuccess) {
     return error;
   }
-  ranks_kernel<<<grid_of(words), kMaxThreads, 0, stream>>>(layout.lengths, plan->words, words,
-                                                           kept);
+  launch(ranks_kernel, grid_of(words), kMaxThreads, stream, layout.lengths, plan->words, words,
+         kept);
   if (plan->num_tiles != 0) {
-    tiles_kernel<<<grid_of(plan->num_tiles), kMaxThreads, 0, stream>>>(
-        plan->words, call->count, plan->tile_elements, plan->tiles,
-        static_cast<uint32_t>(plan->num_tiles));
+    launch(tiles_kernel, grid_of(plan->num_tiles), kMaxThreads, stream, plan->words, call->count,
+           plan->tile_elements, plan->tiles, static_cast<uint32_t>(plan->num_tiles));
   }
   return launched();
 }

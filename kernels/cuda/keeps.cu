@@ -89,15 +89,16 @@ int plan_from_keeps(const KeepCall* call, Plan* plan, uint64_t* kept) {
   const cudaStream_t stream = stream_of(call->stream);
   const auto words = static_cast<uint32_t>(plan->num_words);
   if (words != 0) {
-    keep_words_kernel<<<grid_of(words), kMaxThreads, 0, stream>>>(plan->keeps, call->keeps,
-                                                                  plan->words, words);
+    launch(keep_words_kernel, grid_of(words), kMaxThreads, stream, plan->keeps, call->keeps,
+           plan->words, words);
     size_t bytes = layout.temporary_bytes;
     const cudaError_t ranked =
         rank_words(layout.temporary, bytes, plan->words, layout.ranks, words, stream);
     if (ranked != cudaSuccess) {
       return ranked;
     }
-    keep_ranks_kernel<<<grid_of(words), kMaxThreads, 0, stream>>>(layout.ranks, plan->words, words);
+    launch(keep_ranks_kernel, grid_of(words), kMaxThreads, stream, layout.ranks, plan->words,
+           words);
   }
   size_t bytes = layout.temporary_bytes;
   const RowKept rows{plan->keeps, call->keeps, plan->words, plan->num_rows};
@@ -106,9 +107,8 @@ int plan_from_keeps(const KeepCall* call, Plan* plan, uint64_t* kept) {
     return summed;
   }
   const auto tiles = static_cast<uint32_t>(plan->num_tiles);
-  keep_tiles_kernel<<<grid_of(tiles), kMaxThreads, 0, stream>>>(
-      plan->keeps, call->keeps, plan->words, layout.kept_before, plan->tiles, tiles, plan->num_rows,
-      kept);
+  launch(keep_tiles_kernel, grid_of(tiles), kMaxThreads, stream, plan->keeps, call->keeps,
+         plan->words, layout.kept_before, plan->tiles, tiles, plan->num_rows, kept);
   return launched();
 }
 

@@ -33,6 +33,18 @@ struct alignas(16) AuditScratch {
   return static_cast<cudaStream_t>(stream);
 }
 
+// The one place where kernels start. Elsewhere than under CUDA's compiler, cuda_runtime.h is the
+// tests' own, which runs them on the CPU.
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), uint32_t blocks, uint32_t threads, cudaStream_t stream,
+            Arguments... arguments) {
+#if defined(__CUDACC__)
+  kernel<<<blocks, threads, 0, stream>>>(arguments...);
+#else
+  simulated::launch(kernel, blocks, threads, stream, arguments...);
+#endif
+}
+
 // cudaGetLastError also clears errors of the launch's configuration, which are not sticky.
 [[nodiscard]] inline int launched() { return cudaGetLastError(); }
 

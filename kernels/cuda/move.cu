@@ -72,11 +72,11 @@ int pack(const MoveCall* call) {
   auto* scratch = static_cast<AuditScratch*>(call->scratch);
   with_move(move_of(call->type, call->from, call->to), [&](auto move) {
     if (call->record != nullptr) {
-      pack_kernel<move(), true>
-          <<<blocks, threads, 0, stream_of(call->stream)>>>(m, scratch, call->record);
+      launch(pack_kernel<move(), true>, blocks, threads, stream_of(call->stream), m, scratch,
+             call->record);
     } else {
-      pack_kernel<move(), false>
-          <<<blocks, threads, 0, stream_of(call->stream)>>>(m, nullptr, nullptr);
+      launch(pack_kernel<move(), false>, blocks, threads, stream_of(call->stream), m, nullptr,
+             nullptr);
     }
   });
   return launched();
@@ -91,8 +91,8 @@ int unpack(const MoveCall* call) {
     return cudaSuccess;
   }
   with_move(move_of(call->type, call->from, call->to), [&](auto move) {
-    unpack_kernel<move()><<<blocks_for(*call->plan, m.num_tiles), call->plan->tuning.threads, 0,
-                            stream_of(call->stream)>>>(m);
+    launch(unpack_kernel<move()>, blocks_for(*call->plan, m.num_tiles), call->plan->tuning.threads,
+           stream_of(call->stream), m);
   });
   return launched();
 }

@@ -48,9 +48,8 @@ int reduce_strided(const ReduceCall& call) {
   const Strided s{m.plan->tiles + m.first_tile, m.plan->words, m.range,
                   value_bits(call.reduction.in), m.last_tile - m.first_tile};
   with_accumulator(call.reduction.in, [&](auto acc) {
-    strided_kernel<decltype(acc)>
-        <<<blocks_for(*m.plan, s.num_tiles), m.plan->tuning.threads, 0, stream_of(m.stream)>>>(
-            call.reduction, s, static_cast<AuditScratch*>(m.scratch), m.record);
+    launch(strided_kernel<decltype(acc)>, blocks_for(*m.plan, s.num_tiles), m.plan->tuning.threads,
+           stream_of(m.stream), call.reduction, s, static_cast<AuditScratch*>(m.scratch), m.record);
   });
   return launched();
 }
@@ -71,8 +70,9 @@ int reduce(const ReduceCall* call) {
   }
   const uint64_t blocks = (call->count + kMaxThreads * 4 - 1) / (kMaxThreads * 4);
   with_accumulator(r.in, [&](auto acc) {
-    flat_kernel<decltype(acc)><<<static_cast<uint32_t>(blocks < kMaxBlocks ? blocks : kMaxBlocks),
-                                 kMaxThreads, 0, stream_of(call->move.stream)>>>(r, call->count);
+    launch(flat_kernel<decltype(acc)>,
+           static_cast<uint32_t>(blocks < kMaxBlocks ? blocks : kMaxBlocks), kMaxThreads,
+           stream_of(call->move.stream), r, call->count);
   });
   return launched();
 }

@@ -118,15 +118,15 @@ int top_k(const TopKCall* call) {
   }
   const cudaStream_t stream = stream_of(call->stream);
   const uint32_t blocks = (call->groups + kMaxThreads - 1) / kMaxThreads;
-  keys_kernel<<<blocks, kMaxThreads, 0, stream>>>(call->scores, call->incumbents, call->factor,
-                                                  call->groups, layout.keys, layout.groups);
+  launch(keys_kernel, blocks, kMaxThreads, stream, call->scores, call->incumbents, call->factor,
+         call->groups, layout.keys, layout.groups);
   const cudaError_t error = sort(layout.temporary, layout.temporary_bytes, layout.keys,
                                  layout.sorted, layout.groups, layout.order, call->groups, stream);
   if (error != cudaSuccess) {
     return error;
   }
-  keep_kernel<<<blocks, kMaxThreads, 0, stream>>>(layout.order, call->groups, call->keep,
-                                                  call->keep_out);
+  launch(keep_kernel, blocks, kMaxThreads, stream, layout.order, call->groups, call->keep,
+         call->keep_out);
   return launched();
 }
 
