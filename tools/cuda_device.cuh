@@ -100,7 +100,9 @@ class DeviceMemory {
   [[nodiscard]] std::vector<T> get_as() const {
     const std::vector<std::byte> bytes = get();
     std::vector<T> out(bytes.size() / sizeof(T));
-    std::memcpy(out.data(), bytes.data(), out.size() * sizeof(T));
+    if (!out.empty()) {
+      std::memcpy(out.data(), bytes.data(), out.size() * sizeof(T));
+    }
     return out;
   }
 

@@ -122,16 +122,17 @@ int pack_blocks(const BlockCall* call) {
   const uint32_t words = words_of(call->blocks);
   auto* bits = reinterpret_cast<uint32_t*>(call->bits);
   const auto* from = static_cast<const std::byte*>(call->from);
-  launch(vote_kernel, grid_of(words), kMaxThreads, stream, from, call->blocks, words, bits);
-  const cudaError_t scanned =
-      scan_ranks(layout.temporary, layout.temporary_bytes, bits, layout.ranks, words, stream);
-  if (scanned != cudaSuccess) {
-    return scanned;
+  cudaError_t error =
+      launch(vote_kernel, grid_of(words), kMaxThreads, stream, from, call->blocks, words, bits);
+  if (error == cudaSuccess) {
+    error = scan_ranks(layout.temporary, layout.temporary_bytes, bits, layout.ranks, words, stream);
   }
-  launch(move_blocks_kernel<true>, grid_of(words), kMaxThreads, stream, from,
-         static_cast<std::byte*>(call->packed), call->blocks, words, bits, layout.ranks,
-         call->packed_blocks);
-  return launched();
+  if (error != cudaSuccess) {
+    return error;
+  }
+  return launch(move_blocks_kernel<true>, grid_of(words), kMaxThreads, stream, from,
+                static_cast<std::byte*>(call->packed), call->blocks, words, bits, layout.ranks,
+                call->packed_blocks);
 }
 
 int unpack_blocks(const BlockCall* call) {
@@ -152,21 +153,24 @@ int unpack_blocks(const BlockCall* call) {
     return scanned;
   }
   auto* to = static_cast<std::byte*>(const_cast<void*>(call->from));
-  launch(move_blocks_kernel<false>, grid_of(words), kMaxThreads, stream,
-         static_cast<const std::byte*>(call->packed), to, call->blocks, words, bits, layout.ranks,
-         nullptr);
-  return launched();
+  return launch(move_blocks_kernel<false>, grid_of(words), kMaxThreads, stream,
+                static_cast<const std::byte*>(call->packed), to, call->blocks, words, bits,
+                layout.ranks, nullptr);
 }
 
-int prepare_blocks() {
-  cudaFuncAttributes attributes;
-  int error = cudaSuccess;
-  for (const cudaError_t e : {cudaFuncGetAttributes(&attributes, vote_kernel),
-                              cudaFuncGetAttributes(&attributes, move_blocks_kernel<true>),
-                              cudaFuncGetAttributes(&attributes, move_blocks_kernel<false>)}) {
-    error = error != cudaSuccess ? error : e;
-  }
-  return error;
+int prepare_blocks(const Trial& trial) {
+  Carver carver(trial.memory);
+  BlockCall call{};
+  call.blocks = 1;
+  call.from = carver.take<std::byte>(kBlockBytes);
+  call.packed = carver.take<std::byte>(kBlockBytes);
+  call.bits = carver.take<uint64_t>(1);
+  call.scratch_bytes = block_scratch_bytes(1);
+  call.scratch = carver.take<std::byte>(call.scratch_bytes);
+  call.stream = trial.stream;
+  const int packed =
+      carver.used() <= Trial::kBytes ? pack_blocks(&call) : cudaErrorMemoryAllocation;
+  return packed != cudaSuccess ? packed : unpack_blocks(&call);
 }
 
 }  // namespace prunex::cuda

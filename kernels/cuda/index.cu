@@ -3,7 +3,6 @@
 #include "kernels/cuda/index.h"
 
 #include <thrust/iterator/counting_iterator.h>
-#include <thrust/iterator/discard_iterator.h>
 #include <thrust/iterator/transform_iterator.h>
 
 #include <cub/device/device_run_length_encode.cuh>
@@ -166,9 +165,8 @@ int runs_from_bytes(const ByteMaskCall* call, uint32_t* begin, uint32_t* length,
   if (error != cudaSuccess) {
     return error;
   }
-  launch(kept_runs_kernel, grid_of(call->count / 2 + 1), kMaxThreads, stream, layout.kept,
-         layout.begins, layout.lengths, layout.runs, begin, length, runs);
-  return launched();
+  return launch(kept_runs_kernel, grid_of(call->count / 2 + 1), kMaxThreads, stream, layout.kept,
+                layout.begins, layout.lengths, layout.runs, begin, length, runs);
 }
 
 int plan_from_bytes(const ByteMaskCall* call, Plan* plan, uint32_t* kept) {
@@ -179,21 +177,46 @@ int plan_from_bytes(const ByteMaskCall* call, Plan* plan, uint32_t* kept) {
   }
   const cudaStream_t stream = stream_of(call->stream);
   const uint64_t words = words_of(call->count);
-  launch(words_kernel, grid_of(words), kMaxThreads, stream, call->cells, call->count, plan->words,
-         words);
   size_t bytes = layout.temporary_bytes;
-  const cudaError_t error =
-      rank_words(layout.temporary, bytes, plan->words, layout.lengths, words, stream);
-  if (error != cudaSuccess) {
-    return error;
+  cudaError_t error = launch(words_kernel, grid_of(words), kMaxThreads, stream, call->cells,
+                             call->count, plan->words, words);
+  if (error == cudaSuccess) {
+    error = rank_words(layout.temporary, bytes, plan->words, layout.lengths, words, stream);
   }
-  launch(ranks_kernel, grid_of(words), kMaxThreads, stream, layout.lengths, plan->words, words,
-         kept);
-  if (plan->num_tiles != 0) {
-    launch(tiles_kernel, grid_of(plan->num_tiles), kMaxThreads, stream, plan->words, call->count,
-           plan->tile_elements, plan->tiles, static_cast<uint32_t>(plan->num_tiles));
+  if (error == cudaSuccess) {
+    error = launch(ranks_kernel, grid_of(words), kMaxThreads, stream, layout.lengths, plan->words,
+                   words, kept);
   }
-  return launched();
+  if (error == cudaSuccess && plan->num_tiles != 0) {
+    error = launch(tiles_kernel, grid_of(plan->num_tiles), kMaxThreads, stream, plan->words,
+                   call->count, plan->tile_elements, plan->tiles,
+                   static_cast<uint32_t>(plan->num_tiles));
+  }
+  return error;
+}
+
+int prepare_index(const Trial& trial) {
+  cudaFuncAttributes attributes;
+  int error = cudaSuccess;
+  for (const cudaError_t e : {cudaFuncGetAttributes(&attributes, words_kernel),
+                              cudaFuncGetAttributes(&attributes, ranks_kernel),
+                              cudaFuncGetAttributes(&attributes, tiles_kernel)}) {
+    error = error != cudaSuccess ? error : e;
+  }
+  Carver carver(trial.memory);
+  ByteMaskCall call{};
+  call.count = 1;
+  call.cells = carver.take<uint8_t>(1);
+  call.scratch_bytes = mask_scratch_bytes(1);
+  call.scratch = carver.take<std::byte>(call.scratch_bytes);
+  call.stream = trial.stream;
+  auto *const a = carver.take<uint32_t>(1), *const b = carver.take<uint32_t>(1),
+              *const n = carver.take<uint32_t>(1);
+  if (carver.used() > Trial::kBytes) {
+    return cudaErrorMemoryAllocation;
+  }
+  error = error != cudaSuccess ? error : index_from_bytes(&call, a, n);
+  return error != cudaSuccess ? error : runs_from_bytes(&call, a, b, n);
 }
 
 }  // namespace prunex::cuda

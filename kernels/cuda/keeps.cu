@@ -73,6 +73,22 @@ size_t lay_out(const Plan& plan, void* scratch, Layout& out) {
   return carver.used();
 }
 
+cudaError_t make_words(const KeepCall& call, const Plan& plan, const Layout& layout) {
+  const cudaStream_t stream = stream_of(call.stream);
+  const auto words = static_cast<uint32_t>(plan.num_words);
+  size_t bytes = layout.temporary_bytes;
+  cudaError_t error = launch(keep_words_kernel, grid_of(words), kMaxThreads, stream, plan.keeps,
+                             call.keeps, plan.words, words);
+  if (error == cudaSuccess) {
+    error = rank_words(layout.temporary, bytes, plan.words, layout.ranks, words, stream);
+  }
+  if (error == cudaSuccess) {
+    error = launch(keep_ranks_kernel, grid_of(words), kMaxThreads, stream, layout.ranks, plan.words,
+                   words);
+  }
+  return error;
+}
+
 }  // namespace
 
 size_t keep_scratch_bytes(const Plan* plan) {
@@ -87,38 +103,45 @@ int plan_from_keeps(const KeepCall* call, Plan* plan, uint64_t* kept) {
     return cudaErrorInvalidValue;
   }
   const cudaStream_t stream = stream_of(call->stream);
-  const auto words = static_cast<uint32_t>(plan->num_words);
-  if (words != 0) {
-    launch(keep_words_kernel, grid_of(words), kMaxThreads, stream, plan->keeps, call->keeps,
-           plan->words, words);
+  cudaError_t error = plan->num_words != 0 ? make_words(*call, *plan, layout) : cudaSuccess;
+  if (error == cudaSuccess) {
     size_t bytes = layout.temporary_bytes;
-    const cudaError_t ranked =
-        rank_words(layout.temporary, bytes, plan->words, layout.ranks, words, stream);
-    if (ranked != cudaSuccess) {
-      return ranked;
-    }
-    launch(keep_ranks_kernel, grid_of(words), kMaxThreads, stream, layout.ranks, plan->words,
-           words);
+    const RowKept rows{plan->keeps, call->keeps, plan->words, plan->num_rows};
+    error = sum_rows(layout.temporary, bytes, rows, layout.kept_before, stream);
   }
-  size_t bytes = layout.temporary_bytes;
-  const RowKept rows{plan->keeps, call->keeps, plan->words, plan->num_rows};
-  const cudaError_t summed = sum_rows(layout.temporary, bytes, rows, layout.kept_before, stream);
-  if (summed != cudaSuccess) {
-    return summed;
+  if (error != cudaSuccess) {
+    return error;
   }
   const auto tiles = static_cast<uint32_t>(plan->num_tiles);
-  launch(keep_tiles_kernel, grid_of(tiles), kMaxThreads, stream, plan->keeps, call->keeps,
-         plan->words, layout.kept_before, plan->tiles, tiles, plan->num_rows, kept);
-  return launched();
+  return launch(keep_tiles_kernel, grid_of(tiles), kMaxThreads, stream, plan->keeps, call->keeps,
+                plan->words, layout.kept_before, plan->tiles, tiles, plan->num_rows, kept);
 }
 
-int prepare_keeps() {
+int prepare_keeps(const Trial& trial) {
   cudaFuncAttributes attributes;
   int error = cudaSuccess;
   for (const cudaError_t e : {cudaFuncGetAttributes(&attributes, keep_words_kernel),
                               cudaFuncGetAttributes(&attributes, keep_ranks_kernel),
                               cudaFuncGetAttributes(&attributes, keep_tiles_kernel)}) {
     error = error != cudaSuccess ? error : e;
+  }
+  // The scans, of one word and of no row.
+  Plan plan{};
+  plan.num_words = 1;
+  Layout layout;
+  Carver carver(trial.memory);
+  auto* const word = carver.take<Word>(1);
+  lay_out(plan, carver.take<std::byte>(lay_out(plan, nullptr, layout)), layout);
+  size_t bytes = layout.temporary_bytes;
+  if (carver.used() > Trial::kBytes) {
+    return cudaErrorMemoryAllocation;
+  }
+  if (error == cudaSuccess) {
+    error = rank_words(layout.temporary, bytes, word, layout.ranks, 1, trial.stream);
+  }
+  bytes = layout.temporary_bytes;
+  if (error == cudaSuccess) {
+    error = sum_rows(layout.temporary, bytes, {}, layout.kept_before, trial.stream);
   }
   return error;
 }

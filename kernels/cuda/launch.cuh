@@ -33,30 +33,42 @@ struct alignas(16) AuditScratch {
   return static_cast<cudaStream_t>(stream);
 }
 
-// The one place where kernels start. Elsewhere than under CUDA's compiler, cuda_runtime.h is the
-// tests' own, which runs them on the CPU.
-template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), uint32_t blocks, uint32_t threads, cudaStream_t stream,
-            Arguments... arguments) {
-#if defined(__CUDACC__)
-  kernel<<<blocks, threads, 0, stream>>>(arguments...);
-#else
-  simulated::launch(kernel, blocks, threads, stream, arguments...);
-#endif
+// An error that its caller is told of is not found as the last one by whoever asks next.
+inline cudaError_t told(cudaError_t error) {
+  if (error != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+  }
+  return error;
 }
 
-// cudaGetLastError also clears errors of the launch's configuration, which are not sticky.
-[[nodiscard]] inline int launched() { return cudaGetLastError(); }
+// The error of this launch alone: the thread's last error may be somebody else's, and stays.
+template <class... Parameters, class... Arguments>
+[[nodiscard]] cudaError_t launch(void (*kernel)(Parameters...), uint32_t blocks, uint32_t threads,
+                                 cudaStream_t stream, Arguments... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = threads;
+  config.stream = stream;
+  return told(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+}
 
 [[nodiscard]] inline uint32_t blocks_for(const Plan& plan, uint64_t tiles) {
   const uint32_t blocks = grid_blocks(plan.tuning, plan.sms, tiles);
   return blocks < kMaxBlocks ? blocks : kMaxBlocks;
 }
 
+// Zeroed memory of the device, for prepare_...(): what has only kernels of its own asks for their
+// attributes, which loads them; CUB's are loaded when they run.
+struct Trial {
+  static constexpr size_t kBytes = size_t{1} << 20;
+  void* memory;
+  cudaStream_t stream;
+};
+
 // move.cu
 int pack(const MoveCall* call);
 int unpack(const MoveCall* call);
-int prepare_moves();  // loads the kernels, so that the first launch may be captured
+int prepare_moves();
 // reduce.cu
 int reduce(const ReduceCall* call);
 int prepare_reductions();
@@ -64,37 +76,35 @@ int prepare_reductions();
 size_t block_scratch_bytes(size_t blocks);
 int pack_blocks(const BlockCall* call);
 int unpack_blocks(const BlockCall* call);
-int prepare_blocks();
+int prepare_blocks(const Trial& trial);
 // index.cu
 size_t mask_scratch_bytes(uint64_t count);
 int index_from_bytes(const ByteMaskCall* call, uint32_t* index, uint32_t* kept);
 int runs_from_bytes(const ByteMaskCall* call, uint32_t* begin, uint32_t* length, uint32_t* runs);
 int plan_from_bytes(const ByteMaskCall* call, Plan* plan, uint32_t* kept);
+int prepare_index(const Trial& trial);
 // keeps.cu
 size_t keep_scratch_bytes(const Plan* plan);
 int plan_from_keeps(const KeepCall* call, Plan* plan, uint64_t* kept);
-int prepare_keeps();
+int prepare_keeps(const Trial& trial);
 // score.cu
 size_t norm_scratch_bytes(const GroupShape* shape);
 int norms(const NormCall* call);
 size_t top_k_scratch_bytes(uint32_t groups);
 int top_k(const TopKCall* call);
+int prepare_scores(const Trial& trial);
 
 // For what a thread does beside its launches. Another may be capturing a graph in global mode
-// (torch's own), in which calls like these would be an error here and the end of its graph; and
-// what fails here must not be found as the last error by the next launch.
+// (torch's own), in which calls like these would be an error here and the end of its graph.
 template <class F>
 int apart(F&& call) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   const bool relaxed = cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess;
-  const int error = call();
+  const auto error = static_cast<cudaError_t>(call());
   if (relaxed) {
     static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
   }
-  if (error != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
-  }
-  return error;
+  return told(error);
 }
 
 }  // namespace prunex::cuda

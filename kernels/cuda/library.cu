@@ -1,190 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exported table: the machine, plans, and the launchers of the other files.
-#include <unistd.h>
-
-#include <cstdio>
-#include <cstring>
+// The exported table, and plans.
+#include <mutex>
 #include <new>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/machine.cuh"
 
 namespace prunex::cuda {
 namespace {
-
-int probe(Probe* out) {
-  *out = {};
-  out->runtime = CUDART_VERSION;
-  if (cudaDriverGetVersion(&out->driver) != cudaSuccess) {
-    out->driver = 0;
-  }
-  out->status = cudaGetDeviceCount(&out->devices);
-  if (out->status != cudaSuccess) {
-    out->devices = 0;
-    static_cast<void>(cudaGetLastError());
-  }
-  return cudaSuccess;
-}
-
-int attribute(cudaDeviceAttr which, int device) {
-  int value = 0;
-  return apart([&] { return cudaDeviceGetAttribute(&value, which, device); }) == cudaSuccess ? value
-                                                                                             : 0;
-}
-
-// Where both hold, the flush is asked for when NCCL asks: it knows paths on which the order of
-// writes does not reach (data and what says that they came by different buses).
-RemoteWrites remote_writes(int device) {
-  const int ways = attribute(cudaDevAttrGPUDirectRDMAFlushWritesOptions, device);
-  const int order = attribute(cudaDevAttrGPUDirectRDMAWritesOrdering, device);
-  return (ways & cudaFlushGPUDirectRDMAWritesOptionHost) != 0 ? RemoteWrites::flushed
-         : order >= cudaGPUDirectRDMAWritesOrderingOwner      ? RemoteWrites::ordered
-                                                              : RemoteWrites::never;
-}
-
-int device_facts(int device, DeviceFacts* out) {
-  cudaDeviceProp properties;
-  const cudaError_t error = cudaGetDeviceProperties(&properties, device);
-  if (error != cudaSuccess) {
-    return error;
-  }
-  *out = {};
-  std::snprintf(out->name, sizeof out->name, "%.63s", properties.name);
-  if (cudaDeviceGetPCIBusId(out->pci, sizeof out->pci, device) != cudaSuccess) {
-    out->pci[0] = '\0';
-  }
-  out->arch = properties.major * 10 + properties.minor;
-  out->sms = properties.multiProcessorCount;
-  out->memory_bytes = properties.totalGlobalMem;
-  const auto khz = static_cast<uint64_t>(attribute(cudaDevAttrMemoryClockRate, device));
-  const auto bits = static_cast<uint64_t>(attribute(cudaDevAttrGlobalMemoryBusWidth, device));
-  out->bytes_per_second = khz * 1000 * 2 * bits / 8;
-  out->remote_writes = attribute(cudaDevAttrGPUDirectRDMASupported, device) != 0
-                           ? remote_writes(device)
-                           : RemoteWrites::never;
-  return cudaSuccess;
-}
-
-int pointer_facts(const void* p, PointerFacts* out) {
-  cudaPointerAttributes attributes{};
-  const cudaError_t error = cudaPointerGetAttributes(&attributes, p);
-  if (error != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
-    return error;
-  }
-  *out = {PointerKind::host, -1};
-  switch (attributes.type) {
-    case cudaMemoryTypeDevice:
-      *out = {PointerKind::device, attributes.device};
-      break;
-    case cudaMemoryTypeManaged:
-      *out = {PointerKind::managed, attributes.device};
-      break;
-    case cudaMemoryTypeHost:
-      *out = {PointerKind::pinned, attributes.device};
-      break;
-    default:
-      break;
-  }
-  return cudaSuccess;
-}
-
-const char* error_text(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
-int set_device(int device) { return cudaSetDevice(device); }
-int get_device(int* device) { return cudaGetDevice(device); }
-int allocate(void** out, size_t bytes) {
-  return apart([&] { return cudaMalloc(out, bytes); });
-}
-int allocate_pinned(void** out, size_t bytes) {
-  return apart(
-      [&] { return cudaHostAlloc(out, bytes, cudaHostAllocPortable | cudaHostAllocMapped); });
-}
-int deallocate(void* p) {
-  return apart([&] { return cudaFree(p); });
-}
-int deallocate_pinned(void* p) {
-  return apart([&] { return cudaFreeHost(p); });
-}
-// The driver's own function; nothing links against the driver. Whole pages of the host are
-// exported.
-int export_dmabuf(const void* p, size_t bytes, int* fd, uint64_t* offset) {
-  constexpr unsigned kSince = 11070;  // the driver's version that has it
-  constexpr int kDmabuf = 1;          // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
-  constexpr int kFound = 0;           // of the driver's results, and of the look-up's
-  using Export = int (*)(void* handle, uintptr_t at, size_t bytes, int kind, unsigned long long);
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult how{};
-  const cudaError_t error = cudaGetDriverEntryPointByVersion(
-      "cuMemGetHandleForAddressRange", &found, kSince, cudaEnableDefault, &how);
-  if (error != cudaSuccess || how != cudaDriverEntryPointSuccess || found == nullptr) {
-    static_cast<void>(cudaGetLastError());
-    return error != cudaSuccess ? error : cudaErrorNotSupported;
-  }
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto at = reinterpret_cast<uintptr_t>(p);
-  const uintptr_t begin = at / page * page;
-  const uintptr_t end = (at + bytes + page - 1) / page * page;
-  *offset = at - begin;
-  return reinterpret_cast<Export>(found)(fd, begin, end - begin, kDmabuf, 0) == kFound
-             ? cudaSuccess
-             : cudaErrorNotSupported;
-}
-int flush_remote_writes() {
-  return cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTargetCurrentDevice,
-                                            cudaFlushGPUDirectRDMAWritesToOwner);
-}
-int pin(void* host, size_t bytes) {
-  return apart([&] {
-    return cudaHostRegister(host, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
-  });
-}
-int unpin(void* host) {
-  return apart([&] { return cudaHostUnregister(host); });
-}
-
-int stream_create(void** out) {
-  cudaStream_t stream = nullptr;
-  const int error =
-      apart([&] { return cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); });
-  *out = stream;
-  return error;
-}
-int stream_destroy(void* stream) {
-  return apart([&] { return cudaStreamDestroy(stream_of(stream)); });
-}
-int stream_synchronize(void* stream) {
-  return apart([&] { return cudaStreamSynchronize(stream_of(stream)); });
-}
-int stream_capturing(void* stream, int* capturing) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  const int error = apart([&] { return cudaStreamIsCapturing(stream_of(stream), &status); });
-  *capturing = status != cudaStreamCaptureStatusNone ? 1 : 0;
-  return error;
-}
-
-int event_create(void** out) {
-  cudaEvent_t event = nullptr;
-  const int error = apart([&] { return cudaEventCreateWithFlags(&event, cudaEventDisableTiming); });
-  *out = event;
-  return error;
-}
-int event_destroy(void* event) { return cudaEventDestroy(static_cast<cudaEvent_t>(event)); }
-int event_record(void* event, void* stream) {
-  return cudaEventRecord(static_cast<cudaEvent_t>(event), stream_of(stream));
-}
-int event_done(void* event, int* done) {
-  const int error = apart([&] { return cudaEventQuery(static_cast<cudaEvent_t>(event)); });
-  *done = error == cudaSuccess ? 1 : 0;
-  return error == cudaErrorNotReady ? cudaSuccess : error;
-}
-int stream_wait(void* stream, void* event) {
-  return cudaStreamWaitEvent(stream_of(stream), static_cast<cudaEvent_t>(event), 0);
-}
-int copy(void* to, const void* from, size_t bytes, void* stream) {
-  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream));
-}
-int fill(void* to, int byte, size_t bytes, void* stream) {
-  return cudaMemsetAsync(to, byte, bytes, stream_of(stream));
-}
 
 int free_plan(Plan* plan) {
   if (plan == nullptr) {
@@ -208,15 +31,55 @@ int plan_destroy(Plan* plan) {
   return apart([&] { return free_plan(plan); });
 }
 
-// Everything that a later launch might allocate or load is there when this returns.
-int prepare_all() {
-  for (const auto step : {prepare_moves, prepare_reductions, prepare_blocks, prepare_keeps}) {
-    const int error = step();
-    if (error != cudaSuccess) {
-      return error;
-    }
+int try_all(const Trial& trial) {
+  int error = prepare_moves();
+  for (const auto step : {prepare_blocks, prepare_index, prepare_keeps, prepare_scores}) {
+    error = error != cudaSuccess ? error : step(trial);
   }
-  return cudaSuccess;
+  return error != cudaSuccess ? error : prepare_reductions();
+}
+
+int prepare_device() {
+  Trial trial{};
+  void* stream = nullptr;
+  int error = cudaMalloc(&trial.memory, Trial::kBytes);
+  if (error == cudaSuccess) {
+    error = stream_create(&stream);
+  }
+  trial.stream = stream_of(stream);
+  if (error == cudaSuccess) {
+    error = cudaMemsetAsync(trial.memory, 0, Trial::kBytes, trial.stream);
+  }
+  if (error == cudaSuccess) {
+    error = try_all(trial);
+  }
+  if (stream != nullptr) {
+    const int waited = cudaStreamSynchronize(trial.stream);
+    error = error != cudaSuccess ? error : waited;
+    stream_destroy(stream);
+  }
+  cudaFree(trial.memory);
+  return error;
+}
+
+int prepare() {
+  constexpr int kDevices = 64;
+  static std::mutex mutex;
+  static bool prepared[kDevices];
+  int device = 0;
+  const int error = get_device(&device);
+  if (error != cudaSuccess) {
+    return error;
+  }
+  const std::lock_guard lock(mutex);
+  if (device < kDevices && prepared[device]) {
+    return cudaSuccess;
+  }
+  const int done = apart(prepare_device);
+  if (device < kDevices) {
+    prepared[device] = done == cudaSuccess;
+  }
+  return done;
 }
 
 int fill_plan(Plan& plan, size_t tiles, size_t words) {
@@ -230,7 +93,7 @@ int fill_plan(Plan& plan, size_t tiles, size_t words) {
   plan.tuning = tuning_of(static_cast<uint32_t>(arch));
   plan.num_tiles = tiles;
   plan.num_words = words;
-  error = prepare_all();
+  error = prepare();
   if (error == cudaSuccess && tiles != 0) {
     error = cudaMalloc(&plan.tiles, tiles * sizeof(Tile));
   }
@@ -346,8 +209,6 @@ Table make_table() {
   t.deallocate_pinned = deallocate_pinned;
   t.export_dmabuf = export_dmabuf;
   t.flush_remote_writes = flush_remote_writes;
-  t.pin = pin;
-  t.unpin = unpin;
   t.stream_create = stream_create;
   t.stream_destroy = stream_destroy;
   t.stream_synchronize = stream_synchronize;
@@ -359,6 +220,7 @@ Table make_table() {
   t.stream_wait = stream_wait;
   t.copy = copy;
   t.fill = fill;
+  t.prepare = prepare;
   t.plan_create = plan_create;
   t.plan_destroy = plan_destroy;
   t.plan_reserve = plan_reserve;

@@ -70,16 +70,14 @@ int pack(const MoveCall* call) {
   const uint32_t blocks = blocks_for(*call->plan, m.num_tiles);
   const uint32_t threads = call->plan->tuning.threads;
   auto* scratch = static_cast<AuditScratch*>(call->scratch);
-  with_move(move_of(call->type, call->from, call->to), [&](auto move) {
+  return with_move(move_of(call->type, call->from, call->to), [&](auto move) {
     if (call->record != nullptr) {
-      launch(pack_kernel<move(), true>, blocks, threads, stream_of(call->stream), m, scratch,
-             call->record);
-    } else {
-      launch(pack_kernel<move(), false>, blocks, threads, stream_of(call->stream), m, nullptr,
-             nullptr);
+      return launch(pack_kernel<move(), true>, blocks, threads, stream_of(call->stream), m, scratch,
+                    call->record);
     }
+    return launch(pack_kernel<move(), false>, blocks, threads, stream_of(call->stream), m, nullptr,
+                  nullptr);
   });
-  return launched();
 }
 
 int unpack(const MoveCall* call) {
@@ -90,11 +88,10 @@ int unpack(const MoveCall* call) {
   if (m.num_tiles == 0) {
     return cudaSuccess;
   }
-  with_move(move_of(call->type, call->from, call->to), [&](auto move) {
-    launch(unpack_kernel<move()>, blocks_for(*call->plan, m.num_tiles), call->plan->tuning.threads,
-           stream_of(call->stream), m);
+  return with_move(move_of(call->type, call->from, call->to), [&](auto move) {
+    return launch(unpack_kernel<move()>, blocks_for(*call->plan, m.num_tiles),
+                  call->plan->tuning.threads, stream_of(call->stream), m);
   });
-  return launched();
 }
 
 int prepare_moves() {

@@ -47,11 +47,11 @@ int reduce_strided(const ReduceCall& call) {
   }
   const Strided s{m.plan->tiles + m.first_tile, m.plan->words, m.range,
                   value_bits(call.reduction.in), m.last_tile - m.first_tile};
-  with_accumulator(call.reduction.in, [&](auto acc) {
-    launch(strided_kernel<decltype(acc)>, blocks_for(*m.plan, s.num_tiles), m.plan->tuning.threads,
-           stream_of(m.stream), call.reduction, s, static_cast<AuditScratch*>(m.scratch), m.record);
+  return with_accumulator(call.reduction.in, [&](auto acc) {
+    return launch(strided_kernel<decltype(acc)>, blocks_for(*m.plan, s.num_tiles),
+                  m.plan->tuning.threads, stream_of(m.stream), call.reduction, s,
+                  static_cast<AuditScratch*>(m.scratch), m.record);
   });
-  return launched();
 }
 
 }  // namespace
@@ -69,12 +69,11 @@ int reduce(const ReduceCall* call) {
     return cudaSuccess;
   }
   const uint64_t blocks = (call->count + kMaxThreads * 4 - 1) / (kMaxThreads * 4);
-  with_accumulator(r.in, [&](auto acc) {
-    launch(flat_kernel<decltype(acc)>,
-           static_cast<uint32_t>(blocks < kMaxBlocks ? blocks : kMaxBlocks), kMaxThreads,
-           stream_of(call->move.stream), r, call->count);
+  return with_accumulator(r.in, [&](auto acc) {
+    return launch(flat_kernel<decltype(acc)>,
+                  static_cast<uint32_t>(blocks < kMaxBlocks ? blocks : kMaxBlocks), kMaxThreads,
+                  stream_of(call->move.stream), r, call->count);
   });
-  return launched();
 }
 
 int prepare_reductions() {

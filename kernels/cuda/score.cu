@@ -118,16 +118,40 @@ int top_k(const TopKCall* call) {
   }
   const cudaStream_t stream = stream_of(call->stream);
   const uint32_t blocks = (call->groups + kMaxThreads - 1) / kMaxThreads;
-  launch(keys_kernel, blocks, kMaxThreads, stream, call->scores, call->incumbents, call->factor,
-         call->groups, layout.keys, layout.groups);
-  const cudaError_t error = sort(layout.temporary, layout.temporary_bytes, layout.keys,
-                                 layout.sorted, layout.groups, layout.order, call->groups, stream);
+  cudaError_t error =
+      launch(keys_kernel, blocks, kMaxThreads, stream, call->scores, call->incumbents, call->factor,
+             call->groups, layout.keys, layout.groups);
+  if (error == cudaSuccess) {
+    error = sort(layout.temporary, layout.temporary_bytes, layout.keys, layout.sorted,
+                 layout.groups, layout.order, call->groups, stream);
+  }
   if (error != cudaSuccess) {
     return error;
   }
-  launch(keep_kernel, blocks, kMaxThreads, stream, layout.order, call->groups, call->keep,
-         call->keep_out);
-  return launched();
+  return launch(keep_kernel, blocks, kMaxThreads, stream, layout.order, call->groups, call->keep,
+                call->keep_out);
+}
+
+int prepare_scores(const Trial& trial) {
+  Carver carver(trial.memory);
+  auto* const scores = carver.take<double>(1);
+  NormCall norm{};
+  norm.shape = {1, 1, 1};
+  norm.data = carver.take<double>(1);
+  norm.out = scores;
+  norm.scratch_bytes = norm_scratch_bytes(&norm.shape);
+  norm.scratch = carver.take<std::byte>(norm.scratch_bytes);
+  norm.stream = trial.stream;
+  norm.type = DType::f32;
+  TopKCall top{};
+  top.scores = scores;
+  top.groups = 1;
+  top.keep_out = carver.take<uint8_t>(1);
+  top.scratch_bytes = top_k_scratch_bytes(1);
+  top.scratch = carver.take<std::byte>(top.scratch_bytes);
+  top.stream = trial.stream;
+  const int summed = carver.used() <= Trial::kBytes ? norms(&norm) : cudaErrorMemoryAllocation;
+  return summed != cudaSuccess ? summed : top_k(&top);
 }
 
 }  // namespace prunex::cuda

@@ -18,7 +18,7 @@
 
 namespace prunex::cuda {
 
-inline constexpr uint32_t kTableVersion = 4;
+inline constexpr uint32_t kTableVersion = 5;
 
 struct Probe {
   int devices = 0;
@@ -170,8 +170,6 @@ struct Table {
   // What others wrote to the current device's memory by now is seen by all that it does later.
   // About as long as one read over its bus; waits for nothing that the device does.
   int (*flush_remote_writes)();
-  int (*pin)(void* host, size_t bytes);
-  int (*unpin)(void* host);
   int (*stream_create)(void** out);  // non-blocking: never waits for the default stream
   int (*stream_destroy)(void* stream);
   int (*stream_synchronize)(void* stream);
@@ -184,7 +182,11 @@ struct Table {
   int (*copy)(void* to, const void* from, size_t bytes, void* stream);  // any direction
   int (*fill)(void* to, int byte, size_t bytes, void* stream);
 
-  // ---- plans; these allocate and synchronise ----------------------------------------------------
+  // ---- these allocate and synchronise -----------------------------------------------------------
+  // Runs or loads every kernel once on the current device, unless that was done: the first launch
+  // of a kernel may wait for the device, on which others wait for who launches it. What makes plans
+  // does the same.
+  int (*prepare)();
   int (*plan_create)(const PlanImage* image, Plan** out);  // on the current device
   int (*plan_destroy)(Plan* plan);
   // Room for masks of `count` elements that are compiled on the device (plan_from_bytes).
@@ -193,8 +195,7 @@ struct Table {
   int (*plan_reserve_keeps)(const KeepImage* image, Plan** out);
   size_t (*plan_tiles)(const Plan* plan);
 
-  // ---- enqueued
-  // ----------------------------------------------------------------------------------
+  // ---- enqueued ---------------------------------------------------------------------------------
   size_t (*scratch_bytes)();
   int (*pack)(const MoveCall* call);
   int (*unpack)(const MoveCall* call);

@@ -138,6 +138,7 @@ Result<> DeviceComm::allocate_common() {
   const auto step = [&](int error, const char* what) { return check_cuda(cuda_, error, what); };
   Result<> made =
       step(cuda_.device_facts(device_, &facts), "device facts")
+          .and_then([&] { return step(cuda_.prepare(), "the first kernels"); })
           .and_then([&] { return step(cuda_.allocate(&device, bytes), "memory"); })
           .and_then([&] {
             common_ = static_cast<std::byte*>(device);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA library's table over host memory: streams are threads that run their work in order, the
-// kernels are the device's own functions, thread by thread on the CPU.
+// libprunex-cuda's own sources on a simulated CUDA (tests/cuda/simulated): device memory is host
+// memory, streams are threads that run their work in order, kernels run thread by thread on the
+// CPU. Here is what tests may ask of it beside CUDA's own calls.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -23,7 +24,7 @@ class FakeStream : public StreamLike {
 
   // A graph: what would have been enqueued.
   using Graph = std::vector<std::function<void()>>;
-  void begin_capture() { capturing_ = true; }
+  void begin_capture();  // in global mode
   [[nodiscard]] Graph end_capture();
   [[nodiscard]] bool capturing() const { return capturing_; }
   void launch(const Graph& graph);
@@ -66,6 +67,7 @@ void hold_copies_to(const void* begin, size_t bytes);
 void allow_dmabuf(bool allow);
 // What the devices say of themselves; never, at first.
 void see_remote_writes(cuda::RemoteWrites how);
+void see_arch(int capability);  // 10 * major + minor; 90 at first
 // What calls of a kind answer; 0: as it is.
 enum class FakeCall { event_done, event_record, copy, launch, allocate, allocate_pinned, flush };
 inline constexpr size_t kFakeCalls = 7;

@@ -64,7 +64,8 @@ Result<> DeviceLane::make() {
   if (auto made = make_memory(); !made) {
     return made;
   }
-  return load_kernels();
+  // A first launch may wait for kernels that wait for this lane.
+  return check_cuda(table_, table_.prepare(), "the first kernels");
 }
 
 size_t DeviceLane::pinned_bytes() const {
@@ -96,26 +97,6 @@ Result<> DeviceLane::make_memory() {
     region_ = *std::move(region);
   }
   return {};
-}
-
-// CUDA loads a kernel when it is first launched, and may wait for the device then: for one of
-// NCCL's that waits for a message of ours. So all are launched once now; those that plans need are
-// loaded with the first plan.
-Result<> DeviceLane::load_kernels() {
-  constexpr size_t kFew = 64;
-  std::byte* const room = block_room().data();
-  cuda::BlockCall call{};
-  call.bits = reinterpret_cast<uint64_t*>(room);
-  call.from = room + kAlign;
-  call.packed = room + kAlign + kFew * kBlockBytes;
-  call.blocks = kFew;
-  const bool good =
-      this->good(table_.fill(room, 0, kAlign + kFew * kBlockBytes, stream_), "device memory") &&
-      pack_blocks(call) && unpack_blocks(call);
-  if (!good) {
-    return tl::unexpected(error());
-  }
-  return check_cuda(table_, table_.stream_synchronize(stream_), "the first kernels");
 }
 
 DeviceLane::~DeviceLane() {

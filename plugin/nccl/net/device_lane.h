@@ -87,7 +87,6 @@ class DeviceLane {
              const Room& room);
   [[nodiscard]] Result<> make();
   [[nodiscard]] Result<> make_memory();
-  [[nodiscard]] Result<> load_kernels();
   [[nodiscard]] size_t pinned_bytes() const;
   [[nodiscard]] bool good(int code, const char* what);
 
