@@ -81,8 +81,10 @@ class DeviceMemory {
     return reinterpret_cast<T*>(data());
   }
   [[nodiscard]] size_t size() const { return bytes_; }
+  // For all streams: the copy is done.
   void put(const void* from) const {
-    if (cudaMemcpy(data(), from, bytes_, cudaMemcpyHostToDevice) != cudaSuccess) {
+    if (cudaMemcpy(data(), from, bytes_, cudaMemcpyHostToDevice) != cudaSuccess ||
+        cudaDeviceSynchronize() != cudaSuccess) {
       std::abort();
     }
   }

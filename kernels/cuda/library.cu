@@ -9,6 +9,48 @@
 namespace prunex::cuda {
 namespace {
 
+// To the device by a stream of its own: the default one waits for others' kernels, which may wait
+// for the caller, and a copy from pageable memory may still be under way when it returns.
+class Upload {
+ public:
+  Upload() : error_(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)) {}
+  ~Upload() {
+    if (stream_ != nullptr) {
+      cudaStreamDestroy(stream_);
+    }
+  }
+  Upload(const Upload&) = delete;
+  Upload& operator=(const Upload&) = delete;
+
+  template <class T>
+  void copy(T* to, const T* from, size_t n) {
+    if (error_ == cudaSuccess && n != 0) {
+      error_ = cudaMemcpyAsync(to, from, n * sizeof(T), cudaMemcpyHostToDevice, stream_);
+    }
+  }
+  // An array that did not exist.
+  template <class T>
+  void make(const T*& array, const T* from, size_t n) {
+    T* memory = nullptr;
+    if (error_ == cudaSuccess) {
+      error_ = cudaMalloc(&memory, n != 0 ? n * sizeof(T) : 1);
+    }
+    array = memory;
+    copy(memory, from, n);
+  }
+  int finish() {
+    if (stream_ != nullptr) {
+      const cudaError_t waited = cudaStreamSynchronize(stream_);
+      error_ = error_ != cudaSuccess ? error_ : waited;
+    }
+    return error_;
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  cudaError_t error_;
+};
+
 int free_plan(Plan* plan) {
   if (plan == nullptr) {
     return cudaSuccess;
@@ -58,8 +100,7 @@ int prepare_device() {
     error = error != cudaSuccess ? error : waited;
     stream_destroy(stream);
   }
-  cudaFree(trial.memory);
-  return error;
+  return error;  // the memory stays: freeing it waits for all that the device does
 }
 
 int prepare() {
@@ -121,13 +162,11 @@ int make_plan(const PlanImage* image, Plan** out) {
     return cudaErrorMemoryAllocation;
   }
   int error = fill_plan(*plan, image->num_tiles, image->num_words);
-  if (error == cudaSuccess && image->num_tiles != 0) {
-    error = cudaMemcpy(plan->tiles, image->tiles, image->num_tiles * sizeof(Tile),
-                       cudaMemcpyHostToDevice);
-  }
-  if (error == cudaSuccess && image->num_words != 0) {
-    error = cudaMemcpy(plan->words, image->words, image->num_words * sizeof(Word),
-                       cudaMemcpyHostToDevice);
+  if (error == cudaSuccess) {
+    Upload upload;
+    upload.copy(plan->tiles, image->tiles, image->num_tiles);
+    upload.copy(plan->words, image->words, image->num_words);
+    error = upload.finish();
   }
   return finish_plan(plan, error, out);
 }
@@ -152,16 +191,6 @@ int plan_reserve(uint64_t count, uint32_t tile_elements, Plan** out) {
       [&] { return finish_plan(plan, fill_plan(*plan, tiles, (count + 31) / 32 + 1), out); });
 }
 
-template <class T>
-int to_device(const T*& array, const T* from, size_t n) {
-  void* memory = nullptr;
-  int error = cudaMalloc(&memory, n != 0 ? n * sizeof(T) : 1);
-  array = static_cast<const T*>(memory);
-  return error != cudaSuccess || n == 0
-             ? error
-             : cudaMemcpy(memory, from, n * sizeof(T), cudaMemcpyHostToDevice);
-}
-
 int make_keep_plan(const KeepImage* image, Plan** out) {
   if (image->num_tiles > ~uint32_t{0}) {
     return cudaErrorInvalidValue;
@@ -172,15 +201,15 @@ int make_keep_plan(const KeepImage* image, Plan** out) {
   }
   plan->num_rows = image->num_rows;
   int error = fill_plan(*plan, image->num_tiles, image->num_words);
-  const KeepArrays& from = image->arrays;
-  KeepArrays& to = plan->keeps;
-  error = error != cudaSuccess ? error : to_device(to.tensors, from.tensors, image->num_tensors);
-  error = error != cudaSuccess ? error : to_device(to.places, from.places, image->num_tiles);
-  error = error != cudaSuccess ? error
-                               : to_device(to.tensor_of_row, from.tensor_of_row, image->num_rows);
-  error = error != cudaSuccess
-              ? error
-              : to_device(to.tensor_of_word, from.tensor_of_word, image->num_words);
+  if (error == cudaSuccess) {
+    Upload upload;
+    const KeepArrays& from = image->arrays;
+    upload.make(plan->keeps.tensors, from.tensors, image->num_tensors);
+    upload.make(plan->keeps.places, from.places, image->num_tiles);
+    upload.make(plan->keeps.tensor_of_row, from.tensor_of_row, image->num_rows);
+    upload.make(plan->keeps.tensor_of_word, from.tensor_of_word, image->num_words);
+    error = upload.finish();
+  }
   return finish_plan(plan, error, out);
 }
 

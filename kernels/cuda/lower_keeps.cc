@@ -8,6 +8,7 @@ namespace {
 
 constexpr uint64_t kMostIndexed = uint64_t{1} << 31;
 constexpr uint64_t kMostColumns = uint64_t{1} << 36;
+constexpr uint64_t kMostMasked = uint64_t{1} << 32;  // columns that words have ranks of 32 bits for
 constexpr uint64_t kMostElements = uint64_t{1} << 42;
 
 class Lowering {
@@ -30,6 +31,9 @@ class Lowering {
       return too_large(index, tensor);
     }
     const bool words = tensor.group_keep != kNoKeep && columns > 0;
+    if (words && columns >= kMostMasked) {
+      return too_large(index, tensor);
+    }
     const uint64_t need = words ? (columns + 31) / 32 + 1 : 0;
     if (out_.tensor_of_word.size() + need > kMostIndexed) {
       return too_large(index, tensor);
@@ -46,10 +50,11 @@ class Lowering {
 
  private:
   static tl::unexpected<Error> too_large(size_t index, const KeepTensor& tensor) {
-    return fail(Code::invalid_argument,
-                strf("parameter %zu of %u rows of %u x %u x %u columns: at most 2^36 columns, 2^42 "
-                     "elements, and 2^31 rows of all parameters",
-                     index, tensor.rows, tensor.repeat, tensor.groups, tensor.inner));
+    return fail(
+        Code::invalid_argument,
+        strf("parameter %zu of %u rows of %u x %u x %u columns: at most 2^36 columns (fewer "
+             "than 2^32 under a keep vector), 2^42 elements, and 2^31 rows of all parameters",
+             index, tensor.rows, tensor.repeat, tensor.groups, tensor.inner));
   }
 
   void whole_rows(const KeepTensor& tensor) {

@@ -229,6 +229,49 @@ TEST_F(CudaDevice, graph_capture) {
   table().stream_destroy(stream);
 }
 
+// Somebody's error before a call is not the call's, and the call's is not found by whoever asks
+// next.
+TEST_F(CudaDevice, errors_are_told_by_the_call_alone) {
+  const Case c = make_case("dense", {nullptr}, {100});
+  const DevicePlan plan(c.layout, 1024);
+  const DeviceMemory from(400), to(400);
+  cuda::MoveCall call = plan.call(DType::f32, cut(c, 0, 100), from.data(), to.data());
+  ASSERT_EQ(cudaSetDevice(1000), cudaErrorInvalidDevice);
+  EXPECT_EQ(table().pack(&call), cudaSuccess);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidDevice) << "whose it was";
+  EXPECT_NE(table().set_device(1000), cudaSuccess);
+  cuda::DeviceFacts facts{};
+  EXPECT_NE(table().device_facts(1000, &facts), cudaSuccess);
+  void* too_much = nullptr;
+  EXPECT_NE(table().allocate(&too_much, size_t{1} << 60), cudaSuccess);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+// What a thread does beside its launches while a graph is captured in global mode, as torch does.
+TEST_F(CudaDevice, calls_beside_a_capture) {
+  const Case c = make_case("dense", {nullptr}, {100});
+  void *stream = nullptr, *event = nullptr, *memory = nullptr;
+  ASSERT_EQ(table().stream_create(&stream), cudaSuccess);
+  ASSERT_EQ(table().event_create(&event), cudaSuccess);
+  const auto s = static_cast<cudaStream_t>(stream);
+  ASSERT_EQ(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal), cudaSuccess);
+  int done = 0, capturing = 0;
+  EXPECT_EQ(table().event_done(event, &done), cudaSuccess);
+  EXPECT_EQ(table().stream_capturing(stream, &capturing), cudaSuccess);
+  EXPECT_EQ(capturing, 1);
+  EXPECT_EQ(table().allocate(&memory, 256), cudaSuccess);
+  EXPECT_EQ(table().deallocate(memory), cudaSuccess);
+  EXPECT_EQ(table().allocate_pinned(&memory, 256), cudaSuccess);
+  EXPECT_EQ(table().deallocate_pinned(memory), cudaSuccess);
+  EXPECT_EQ(table().prepare(), cudaSuccess);
+  { const DevicePlan plan(c.layout, 1024); }
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(s, &graph), cudaSuccess) << "the capture goes on";
+  cudaGraphDestroy(graph);
+  EXPECT_EQ(table().event_destroy(event), cudaSuccess);
+  EXPECT_EQ(table().stream_destroy(stream), cudaSuccess);
+}
+
 TEST_F(CudaDevice, wrong_calls_are_refused) {
   const Case c = make_case("dense", {nullptr}, {100});
   const DevicePlan plan(c.layout, 1024);

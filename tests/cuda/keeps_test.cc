@@ -85,6 +85,12 @@ TEST(CudaKeeps, what_cannot_be_lowered_is_named) {
   a.repeat = a.inner = 1;
   a.rows = 1u << 30;
   EXPECT_FALSE(cuda::lower_keeps({&a, 1}, 1024)) << "2^61 elements";
+  cuda::KeepTensor wide;
+  wide.groups = uint32_t{1} << 31;
+  wide.inner = 2;
+  EXPECT_TRUE(cuda::lower_keeps({&wide, 1}, cuda::kMaxTile)) << "2^32 columns, all kept";
+  wide.group_keep = 0;
+  EXPECT_FALSE(cuda::lower_keeps({&wide, 1}, cuda::kMaxTile)) << "whose ranks have 32 bits";
   const auto none = cuda::lower_keeps({}, 1024);
   ASSERT_TRUE(none);
   EXPECT_EQ(none->places.size(), 0u);

@@ -52,6 +52,7 @@ struct FakeCounts {
   int made = 0;         // so far
   int waits = 0;        // for streams, so far
   int flushes = 0;      // of what others wrote, so far
+  int defaults = 0;     // calls that took the default stream, so far
 };
 [[nodiscard]] FakeCounts fake_counts();
 [[nodiscard]] uint64_t pinned_bytes();  // alive

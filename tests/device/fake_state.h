@@ -13,6 +13,7 @@ void wait_while_held(const void* to);
 void count_allocation(int by);
 // Waits for a stream are counted.
 void count_wait();
+void count_default_use();
 // The thread's last error, unless it is success.
 cudaError_t failed(cudaError_t error);
 // Device memory, or pinned.

@@ -307,6 +307,17 @@ TEST_F(StagedKernels, equal_masks_share_a_plan_that_outlives_the_first) {
   expect_ways(before, 1, 1, 0);
 }
 
+// Others' kernels may be on the default stream, and wait for what this one's caller sends.
+TEST_F(StagedKernels, the_default_stream_is_not_waited_for) {
+  const int before = fake_counts().defaults;
+  connect();
+  Rng rng(3);
+  const StagedMask mask(from_.at(0), PRUNEX_FLOAT32, 4, 200, 100, 0.5, rng);
+  exchange(mask.data(0, mask.bytes(), 1), 0, 0);
+  exchange(pattern(50'000, 1, true), size_t{1} << 20, 0);
+  EXPECT_EQ(fake_counts().defaults, before);
+}
+
 TEST_F(StagedKernels, metrics_say_which_way) {
   connect();
   exchange(pattern(50'000, 1, true), 0, 0);

@@ -17,6 +17,7 @@ namespace prunex::test {
 namespace {
 
 constexpr int kDevices = 4, kProcessors = 2;
+constexpr size_t kMostMemory = size_t{1} << 40;
 
 struct Allocation {
   size_t bytes;
@@ -24,7 +25,7 @@ struct Allocation {
 };
 std::mutex memory_mutex;
 std::map<uintptr_t, Allocation> memory;  // by base
-std::atomic<int> alive{0}, made{0}, waits{0}, flushes{0}, arch{90};
+std::atomic<int> alive{0}, made{0}, waits{0}, flushes{0}, default_uses{0}, arch{90};
 std::atomic<cuda::RemoteWrites> remote_writes{cuda::RemoteWrites::never};
 std::atomic<bool> exports{false};
 std::array<std::atomic<int>, kFakeCalls> faults{};
@@ -55,6 +56,9 @@ cudaError_t allocate(void** out, size_t bytes, FakeCall call, cudaMemoryType typ
   const Uncounted uncounted_here;
   if (ends_capture()) {
     return failed(cudaErrorStreamCaptureUnsupported);
+  }
+  if (bytes > kMostMemory) {
+    return failed(cudaErrorMemoryAllocation);
   }
   if (const cudaError_t fault = fault_of(call); fault != cudaSuccess) {
     return failed(fault);
@@ -104,7 +108,8 @@ void count_allocation(int by) {
   made += by > 0 ? by : 0;
 }
 void count_wait() { ++waits; }
-FakeCounts fake_counts() { return {alive, made, waits, flushes}; }
+void count_default_use() { ++default_uses; }
+FakeCounts fake_counts() { return {alive, made, waits, flushes, default_uses}; }
 
 bool reaches(const void* p) {
   cudaPointerAttributes attributes{};
@@ -275,6 +280,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
   if (ends_capture()) {
     return failed(cudaErrorStreamCaptureUnsupported);
   }
+  count_default_use();
   if (bytes != 0) {
     std::memcpy(to, from, bytes);
   }

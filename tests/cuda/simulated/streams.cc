@@ -34,6 +34,13 @@ std::vector<FakeStream*> all_streams;
 
 FakeStream* of(cudaStream_t stream) { return static_cast<FakeStream*>(stream); }
 
+void enqueue(cudaStream_t stream, std::function<void()> work) {
+  if (stream == nullptr) {
+    count_default_use();
+  }
+  enqueue_on(stream, std::move(work));
+}
+
 int current_device() {
   int device = 0;
   (void)cudaGetDevice(&device);
@@ -150,7 +157,7 @@ cudaError_t enqueue_kernel(cudaStream_t stream, std::function<void()> work) {
   if (const cudaError_t fault = fault_of(FakeCall::launch); fault != cudaSuccess) {
     return failed(fault);
   }
-  test::enqueue_on(stream, std::move(work));
+  test::enqueue(stream, std::move(work));
   return cudaSuccess;
 }
 
@@ -183,7 +190,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   count_wait();
-  if (stream != nullptr) {
+  if (stream == nullptr) {
+    count_default_use();
+  } else {
     of(stream)->synchronize();
   }
   return cudaSuccess;
@@ -210,7 +219,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     return failed(fault);
   }
   const Uncounted uncounted_here;
-  enqueue_on(stream, [=] {
+  enqueue(stream, [=] {
     wait_while_held(to);
     std::memcpy(to, from, bytes);
   });
@@ -218,7 +227,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 }
 cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t stream) {
   const Uncounted uncounted_here;
-  enqueue_on(stream, [=] { std::memset(to, byte, bytes); });
+  enqueue(stream, [=] { std::memset(to, byte, bytes); });
   return cudaSuccess;
 }
 
@@ -243,7 +252,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   }
   const Uncounted uncounted_here;
   const uint64_t turn = ++event->asked;
-  enqueue_on(stream, [event, turn] {
+  enqueue(stream, [event, turn] {
     event->when = Clock::now().time_since_epoch().count();
     event->reached = turn;
   });
@@ -272,7 +281,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const Uncounted uncounted_here;
   const uint64_t turn = event->asked;
-  enqueue_on(stream, [event, turn] {
+  enqueue(stream, [event, turn] {
     while (event->reached < turn) {
       std::this_thread::yield();
     }
