@@ -11,6 +11,7 @@
 #include <memory>
 #include <utility>
 
+#include "plugin/device/release.h"
 #include "tests/device/fake_state.h"
 
 namespace prunex::test {
@@ -200,7 +201,7 @@ cuda::Table make_table() {
   cuda::Table t{};
   t.bytes = sizeof t;
   t.version = cuda::kTableVersion;
-  t.release = "stand-in";
+  t.release = device::release();
   t.archs = "90";
   t.probe = probe;
   t.device_facts = device_facts;
