@@ -253,6 +253,13 @@ PRUNEX_API prunex_result_t prunex_comm_destroy(prunex_comm_t comm);
 /* Ends the communicator on all ranks, from any thread: calls in flight and later ones fail with
  * PEER_LOST, naming this rank. It still has to be destroyed, which no longer waits for others. */
 PRUNEX_API prunex_result_t prunex_comm_abort(prunex_comm_t comm);
+/* What became of the communicator, as ncclCommGetAsyncError says it: *error is SUCCESS while it can
+ * be used, else what the next call will return, and prunex_last_error() has the text. Calls nobody,
+ * waits for nobody, from any thread, also while calls are under way. A peer that died is known
+ * within about two seconds without a call; of device calls also errors of NCCL, of the device and
+ * of the checks in captured graphs that came after they were enqueued, which end the communicator
+ * on all ranks. */
+PRUNEX_API prunex_result_t prunex_comm_get_async_error(prunex_comm_t comm, prunex_result_t* error);
 PRUNEX_API prunex_result_t prunex_comm_info(prunex_comm_t comm, prunex_comm_info_t* info);
 /* Nodes, leaders and why, as text. Writes at most capacity bytes with a final 0; *length: needed.
  */
@@ -279,9 +286,11 @@ typedef struct {
  * Buffers must not be touched until the call has completed; they are written only once the call is
  * certain to succeed, save for a peer's death during the final spread.
  *
- * Device buffers (CUDA; both of one device, the same for all calls of a communicator) need
- * libprunex-cuda.so, beside this library, and NCCL's libnccl.so.2; without them: UNSUPPORTED, and
- * the text says what is missing. The call is enqueued on `stream` and returns, also with `request`,
+ * Device buffers (CUDA; both of one device, the same for all calls of a communicator, both at a
+ * multiple of the element's size: else INVALID_ARGUMENT) need libprunex-cuda.so, beside this
+ * library, with kernels for the GPU, and NCCL's libnccl.so.2; where one rank lacks them the call is
+ * UNSUPPORTED on all, and the text says what is missing. Device memory on one rank and host memory
+ * on another is a MISMATCH. The call is enqueued on `stream` and returns, also with `request`,
  * which then is complete at once; synchronise the stream before the result is read. Calls with
  * masks under check (LOSSLESS, SAMPLED when due) wait for the device before the result is written.
  * The first call with a layout, its masks, count, type, operation and scope makes a plan; it may
@@ -291,15 +300,16 @@ typedef struct {
  * caller, the same on all ranks. MAX and MIN follow NCCL where values are NaN; 16-bit types are
  * rounded at every step that NCCL adds. A difference between ranks that is found only after one of
  * them has enqueued its part ends the communicator. Results of calls that were under way when a
- * communicator ended are not valid; the next call says that it has. */
+ * communicator ended are not valid; the next call and prunex_comm_get_async_error say that it has.
+ * Not between ncclGroupStart and ncclGroupEnd. */
 PRUNEX_API prunex_result_t prunex_all_reduce(prunex_comm_t comm, const void* send, void* recv,
                                              size_t count, prunex_dtype_t dtype, prunex_op_t op,
                                              prunex_layout_t layout, const prunex_call_t* call);
 
 /* Could calls with device buffers be made in this process? SUCCESS, or UNSUPPORTED and the text
- * says what is missing: a driver, a GPU, libprunex-cuda.so or NCCL. Of this rank alone: where ranks
- * may differ they have to tell each other before the first such call, for a rank that cannot make
- * it would be waited for. Opens those libraries; makes no communicator. */
+ * says what is missing: a driver, a GPU, libprunex-cuda.so, its kernels for the calling thread's
+ * current GPU, or NCCL. Of this rank alone. Opens those libraries (tries anew what failed before);
+ * makes no communicator. */
 PRUNEX_API prunex_result_t prunex_device_ready(void);
 
 /* *done: 1 when complete; the result is then that of the call and the request is gone. */

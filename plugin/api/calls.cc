@@ -9,7 +9,9 @@
 #include "plugin/base/log.h"
 #include "plugin/base/text.h"
 #include "plugin/collective/agree.h"
+#include "plugin/device/architectures.h"
 #include "plugin/device/backend.h"
+#include "plugin/device/refuse.h"
 
 namespace prunex::api {
 namespace {
@@ -84,6 +86,10 @@ Result<> start_on_device(CommEntry& entry, const CallSpec& spec, int at, void* s
   }
   const std::lock_guard lock(entry.device_mutex);
   if (entry.device == nullptr) {
+    if (auto runs = device::check_architecture(**table, at); !runs) {
+      auto aligned = device::check_alignment(spec);
+      return aligned ? device::refuse_call(*entry.comm, spec, runs.error()) : aligned;
+    }
     entry.device = std::make_unique<device::DeviceComm>(*entry.comm, **table, at);
   }
   Result<> result = entry.device->all_reduce(spec, at, stream);
@@ -94,6 +100,17 @@ Result<> start_on_device(CommEntry& entry, const CallSpec& spec, int at, void* s
   done->complete({});
   *request = requests().add({std::move(done)});
   return {};
+}
+
+// Device memory that this rank cannot use, or a device that is broken: the others, who are about to
+// make the same call, are told.
+Result<> without_place(CommEntry& entry, const CallSpec& spec, const Error& why) {
+  if (why.code == Code::unsupported) {
+    return device::refuse_call(*entry.comm, spec, why);
+  }
+  const std::lock_guard lock(entry.device_mutex);
+  const bool ends = why.code != Code::invalid_argument && entry.device != nullptr;
+  return tl::unexpected(ends ? entry.device->give_up(why) : why);
 }
 
 Result<> start(prunex_comm_t comm, CallSpec spec, prunex_layout_t layout, void* stream,
@@ -126,7 +143,7 @@ Result<> start(prunex_comm_t comm, CallSpec spec, prunex_layout_t layout, void* 
   }
   auto place = spec.count > 0 ? device::place_of(spec.send, spec.recv) : device::Place{};
   if (!place) {
-    return tl::unexpected(place.error());
+    return without_place(**entry, spec, place.error());
   }
   if (place->memory == device::Memory::device) {
     return start_on_device(**entry, spec, place->device, stream, request);
@@ -187,15 +204,7 @@ prunex_result_t prunex_all_reduce(prunex_comm_t comm, const void* send, void* re
 }
 
 prunex_result_t prunex_device_ready(void) {
-  return prunex::api::guard([]() -> Result<> {
-    if (auto table = prunex::device::cuda_table(); !table) {
-      return tl::unexpected(table.error());
-    }
-    if (auto nccl = prunex::device::nccl_api(); !nccl) {
-      return tl::unexpected(nccl.error());
-    }
-    return {};
-  });
+  return prunex::api::guard([]() -> Result<> { return prunex::device::device_ready(); });
 }
 
 prunex_result_t prunex_request_test(prunex_request_t request, int* done) {

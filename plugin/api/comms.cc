@@ -188,6 +188,31 @@ prunex_result_t prunex_comm_abort(prunex_comm_t comm) {
   });
 }
 
+prunex_result_t prunex_comm_get_async_error(prunex_comm_t comm, prunex_result_t* error) {
+  using namespace prunex::api;
+  return guard([&]() -> Result<> {
+    if (error == nullptr) {
+      return null_argument("error");
+    }
+    *error = PRUNEX_SUCCESS;
+    auto entry = find_own_comm(comm);
+    if (!entry) {
+      return tl::unexpected(entry.error());
+    }
+    Result<> state = (*entry)->comm->state();
+    if (state) {
+      const std::unique_lock lock((*entry)->device_mutex, std::try_to_lock);  // else a call looks
+      if (lock && (*entry)->device != nullptr) {
+        state = (*entry)->device->poll();
+      }
+    }
+    if (!state) {
+      *error = report(state.error());
+    }
+    return {};
+  });
+}
+
 prunex_result_t prunex_comm_info(prunex_comm_t comm, prunex_comm_info_t* info) {
   using namespace prunex::api;
   return guard([&]() -> Result<> {

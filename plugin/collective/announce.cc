@@ -55,6 +55,11 @@ void Comm::on_abort(std::function<void(const Error&)> listener) {
   listener_ = std::move(listener);
 }
 
+Result<> Comm::state() const {
+  const auto verdict = control_->aborted();
+  return verdict ? Result<>(tl::unexpected(to_error(*verdict))) : Result<>();
+}
+
 void Comm::tell_abort() {
   const std::lock_guard lock(listener_mutex_);
   if (told_ || !listener_) {

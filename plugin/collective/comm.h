@@ -106,6 +106,8 @@ class Comm {
   // Called once, from this communicator's thread, when somebody gave the communicator up. Empty:
   // nobody is told any more; returns when no call of the old one is under way.
   void on_abort(std::function<void(const Error&)> listener);
+  // What ended it, as far as this rank has been told; from any thread, waits for nobody.
+  [[nodiscard]] Result<> state() const;
 
  private:
   explicit Comm(const CommOptions& options);

@@ -118,6 +118,7 @@ Result<> Comm::resolve_difference(const CallSpec& spec, const MaskedLayout& mask
   mine.op = static_cast<uint8_t>(spec.op);
   mine.dtype = static_cast<uint8_t>(spec.type);
   mine.scope = static_cast<uint8_t>(spec.scope);
+  mine.on_device = spec.announced != nullptr ? 1 : 0;
   mine.on_mismatch = options_.config.on_mismatch == OnMismatch::error ? 1 : 0;
   for (size_t i = 0; i < masked.layout.segments.size(); ++i) {
     const Segment& s = masked.layout.segments[i];

@@ -15,6 +15,8 @@ namespace {
 constexpr size_t kNameLimit = 256;
 constexpr size_t kSegmentLimit = 1 << 20;
 
+const char* memory_name(const CallRecord& r) { return r.on_device != 0 ? "device" : "host"; }
+
 std::string call_name(const CallRecord& r) {
   const auto c = static_cast<Collective>(r.collective);
   return c == Collective::broadcast ? strf("broadcast from root %u", r.root)
@@ -36,6 +38,7 @@ std::string write(const CallRecord& r) {
   w.put(r.scope);
   w.put(r.on_mismatch);
   w.put(r.audited);
+  w.put(r.on_device);
   w.put(static_cast<uint32_t>(r.segments.size()));
   for (const SegmentRecord& s : r.segments) {
     w.put(s.offset);
@@ -61,6 +64,7 @@ Result<CallRecord> read_call(std::string_view bytes) {
   out.scope = r.get<uint8_t>();
   out.on_mismatch = r.get<uint8_t>();
   out.audited = r.get<uint8_t>();
+  out.on_device = r.get<uint8_t>();
   const auto n = r.get<uint32_t>();
   for (uint32_t i = 0; r.ok() && i < n && i < kSegmentLimit; ++i) {
     SegmentRecord s;
@@ -107,6 +111,13 @@ Difference compare(int a, const CallRecord& x, int b, const CallRecord& y) {
   if (x.collective != y.collective || x.root != y.root) {
     return {strf("rank %d calls %s, rank %d calls %s", a, call_name(x).c_str(), b,
                  call_name(y).c_str()),
+            false};
+  }
+  if (x.on_device != y.on_device) {
+    return {strf("rank %d passes buffers in %s memory, rank %d in %s memory: all ranks pass device "
+                 "memory, or all host memory (pinned memory is the host's, managed memory the "
+                 "device's)",
+                 a, memory_name(x), b, memory_name(y)),
             false};
   }
   if (x.count != y.count) {

@@ -20,6 +20,7 @@ struct CallRecord {
   uint64_t end = 0, sequence = 0, count = 0, extra = 0;
   uint32_t root = 0;
   uint8_t collective = 0, op = 0, dtype = 0, scope = 0, on_mismatch = 0, audited = 0;
+  uint8_t on_device = 0;  // the buffers are device memory: their data does not pass through here
   std::vector<SegmentRecord> segments;
 };
 

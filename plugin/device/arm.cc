@@ -8,6 +8,7 @@
 #include "plugin/device/backend.h"
 #include "plugin/device/common_memory.h"
 #include "plugin/device/device_comm.h"
+#include "plugin/device/refuse.h"
 
 namespace prunex::device {
 namespace {

@@ -2,17 +2,57 @@
 #include "plugin/device/backend.h"
 
 #include <atomic>
+#include <mutex>
 
+#include "plugin/base/process.h"
+#include "plugin/device/architectures.h"
 #include "plugin/device/cuda_library.h"
 
 namespace prunex::device {
 namespace {
 
+constexpr int kNoMemory = 2;        // cudaErrorMemoryAllocation
+constexpr int kNotInitialised = 3;  // cudaErrorInitializationError
+
 constinit std::atomic<const cuda::Table*> other_table{nullptr};
 constinit std::atomic<const NcclApi*> other_nccl{nullptr};
 
+// What was opened stays; what failed is tried again, for a path may be set or a framework imported
+// meanwhile.
+constinit std::mutex opening;
+constinit std::atomic<const cuda::Table*> opened_table{nullptr};
+constinit std::atomic<uint32_t> table_forks{0};
+constinit std::atomic<bool> table_failed{false};
+constinit std::atomic<const NcclApi*> opened_nccl{nullptr};
+
+Error used_before_fork() {
+  return {Code::unsupported,
+          "this process was forked from one that had used CUDA, and CUDA cannot be used in such a "
+          "child: start it by 'spawn' or 'forkserver' (torch.multiprocessing), or use CUDA for the "
+          "first time after the fork"};
+}
+
+// Before a fork the library's word was the parent's.
+Result<> check_after_fork(const cuda::Table& table) {
+  const uint32_t now = forks();
+  if (table_forks == now) {
+    return {};
+  }
+  cuda::Probe probe;
+  (void)table.probe(&probe);
+  if (probe.status != 0) {
+    return tl::unexpected(used_before_fork());
+  }
+  table_forks = now;
+  return {};
+}
+
 Result<Place> place_of_one(const void* p, const char* name) {
   if (p == nullptr) {
+    return Place{};
+  }
+  // To try anew with every buffer of the host would be slow.
+  if (other_table == nullptr && table_failed && !driver_says_device(p)) {
     return Place{};
   }
   auto table = cuda_table();
@@ -43,19 +83,56 @@ Result<const cuda::Table*> cuda_table() {
   if (const cuda::Table* other = other_table) {
     return other;
   }
-  static const Result<const cuda::Table*> opened = open_cuda({});
-  return opened;
+  if (const cuda::Table* known = opened_table) {
+    auto good = check_after_fork(*known);
+    return good ? Result<const cuda::Table*>(known) : tl::unexpected(good.error());
+  }
+  const std::lock_guard lock(opening);
+  if (opened_table == nullptr) {
+    auto opened = open_cuda({});
+    table_failed = !opened;
+    if (!opened) {
+      return opened;
+    }
+    table_forks = forks();
+    opened_table = *opened;
+  }
+  return opened_table.load();
 }
 
 Result<const NcclApi*> nccl_api() {
   if (const NcclApi* other = other_nccl) {
     return other;
   }
-  static const Result<NcclApi> opened = open_nccl();
-  if (!opened) {
-    return tl::unexpected(opened.error());
+  if (const NcclApi* known = opened_nccl) {
+    return known;
   }
-  return &*opened;
+  const std::lock_guard lock(opening);
+  if (opened_nccl == nullptr) {
+    auto opened = open_nccl();
+    if (!opened) {
+      return tl::unexpected(opened.error());
+    }
+    opened_nccl = new NcclApi(*std::move(opened));  // it stays open
+  }
+  return opened_nccl.load();
+}
+
+Result<> device_ready() {
+  auto table = cuda_table();
+  if (!table) {
+    return tl::unexpected(table.error());
+  }
+  int device = 0;
+  if (auto known = check_cuda(**table, (*table)->get_device(&device), "the current device");
+      !known) {
+    return known;
+  }
+  if (auto runs = check_architecture(**table, device); !runs) {
+    return runs;
+  }
+  auto nccl = nccl_api();
+  return nccl ? Result<>() : tl::unexpected(nccl.error());
 }
 
 Result<Place> place_of(const void* send, const void* recv) {
@@ -84,7 +161,9 @@ Result<> check_cuda(const cuda::Table& table, int error, const char* what) {
   if (error == 0) {
     return {};
   }
-  constexpr int kNoMemory = 2;  // cudaErrorMemoryAllocation
+  if (error == kNotInitialised && forks() > 0) {
+    return tl::unexpected(used_before_fork());
+  }
   return fail(error == kNoMemory ? Code::memory : Code::system,
               strf("CUDA: %s: error %d, %s", what, error, table.error_text(error)));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA library and NCCL of this process, each opened when it is first needed; tests put others
-// in their place.
+// The CUDA library and NCCL of this process, each opened when it is first needed, and tried again
+// where that failed; tests put others in their place.
 #pragma once
 #include "kernels/cuda/table.h"
 #include "plugin/base/result.h"
@@ -10,6 +10,9 @@ namespace prunex::device {
 
 [[nodiscard]] Result<const cuda::Table*> cuda_table();
 [[nodiscard]] Result<const NcclApi*> nccl_api();
+
+// Both, and kernels for the calling thread's device.
+[[nodiscard]] Result<> device_ready();
 
 // For tests, while no communicator exists. Null: as found.
 void replace_backend(const cuda::Table* table, const NcclApi* nccl);
@@ -25,7 +28,7 @@ struct Place {
 // processes without CUDA.
 [[nodiscard]] Result<Place> place_of(const void* send, const void* recv);
 
-// An error of the table's functions.
+// An error of the table's functions, in words that fit a forked child, too.
 [[nodiscard]] Result<> check_cuda(const cuda::Table& table, int error, const char* what);
 
 }  // namespace prunex::device

@@ -3,10 +3,13 @@
 
 #include <dlfcn.h>
 
+#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "plugin/base/library.h"
+#include "plugin/base/log.h"
+#include "plugin/device/release.h"
 
 namespace prunex::device {
 namespace {
@@ -30,10 +33,9 @@ std::string file_of(const void* address) {
 
 std::string own_file() { return file_of(reinterpret_cast<const void*>(&open_cuda)); }
 
-std::string beside_us() {
-  const std::string own = own_file();
-  const size_t slash = own.rfind('/');
-  return slash == std::string::npos ? std::string() : own.substr(0, slash + 1);
+std::string folder_of(const std::string& file) {
+  const size_t slash = file.rfind('/');
+  return slash == std::string::npos ? std::string() : file.substr(0, slash + 1);
 }
 
 template <class F>
@@ -59,7 +61,7 @@ Result<int> driver_version(const std::string& file) {
   return version;
 }
 
-void* open_library(const std::string& asked, std::string* why) {
+void* open_library(const std::string& asked, const std::string& owner, std::string* why) {
   constexpr const char* kName = "libprunex-cuda.so";
   std::vector<std::string> files = {asked};
   if (asked.empty()) {
@@ -67,7 +69,7 @@ void* open_library(const std::string& asked, std::string* why) {
     if (void* const open = ::dlopen(kName, RTLD_NOW | RTLD_NOLOAD); open != nullptr) {
       return open;
     }
-    files = {beside_us() + kName, kName};
+    files = {folder_of(owner) + kName, kName};
   }
   for (const std::string& file : files) {
     auto library = open_shared(file);
@@ -79,7 +81,7 @@ void* open_library(const std::string& asked, std::string* why) {
   return nullptr;
 }
 
-Result<> check_table(const cuda::Table* table, const std::string& file) {
+Result<> check_table(const cuda::Table* table, const std::string& file, const std::string& owner) {
   if (table == nullptr || table->bytes != sizeof(cuda::Table) ||
       table->version != cuda::kTableVersion) {
     const std::string theirs =
@@ -88,7 +90,7 @@ Result<> check_table(const cuda::Table* table, const std::string& file) {
     return fail(Code::unsupported,
                 strf("%s does not fit %s: the latter was built for table version %u of %zu bytes, "
                      "the former %s; install both files from one build",
-                     file.c_str(), own_file().c_str(), cuda::kTableVersion, sizeof(cuda::Table),
+                     file.c_str(), owner.c_str(), cuda::kTableVersion, sizeof(cuda::Table),
                      theirs.c_str()));
   }
   return {};
@@ -96,16 +98,25 @@ Result<> check_table(const cuda::Table* table, const std::string& file) {
 
 }  // namespace
 
+const char* release_of(const cuda::Table& table) {
+  return table.release != nullptr ? table.release : "(unknown)";
+}
+
+bool same_release(const cuda::Table& table) {
+  return std::strcmp(release_of(table), release()) == 0;
+}
+
 Result<const cuda::Table*> open_cuda(const CudaFiles& files) {
   auto driver = driver_version(files.driver);
   if (!driver) {
     return tl::unexpected(driver.error());
   }
+  const std::string owner = files.owner.empty() ? own_file() : files.owner;
   std::string why;
-  void* const library = open_library(files.library, &why);
+  void* const library = open_library(files.library, owner, &why);
   if (library == nullptr) {
     return fail(Code::unsupported, strf("device memory needs libprunex-cuda.so beside %s: %s",
-                                        own_file().c_str(), why.c_str()));
+                                        owner.c_str(), why.c_str()));
   }
   const auto entry =
       look_up<decltype(&prunex_cuda_table)>(library, "prunex_cuda_table");  // it stays open
@@ -114,7 +125,7 @@ Result<const cuda::Table*> open_cuda(const CudaFiles& files) {
   }
   const std::string file = file_of(reinterpret_cast<const void*>(entry));
   const cuda::Table* const table = entry(sizeof(cuda::Table), cuda::kTableVersion);
-  if (auto fits = check_table(table, file); !fits) {
+  if (auto fits = check_table(table, file, owner); !fits) {
     return tl::unexpected(fits.error());
   }
   cuda::Probe probe;
@@ -129,6 +140,10 @@ Result<const cuda::Table*> open_cuda(const CudaFiles& files) {
   if (probe.devices == 0) {
     return fail(Code::unsupported,
                 strf("%s finds no GPU: %s", file.c_str(), table->error_text(probe.status)));
+  }
+  if (!same_release(*table)) {
+    PRUNEX_LOG(warn, "%s is of release %s, %s of %s: install both files from one build",
+               file.c_str(), release_of(*table), owner.c_str(), release());
   }
   return table;
 }

@@ -5,9 +5,10 @@
 #include <ctime>
 
 #include "plugin/base/clock.h"
-#include "plugin/base/digest.h"
 #include "plugin/device/backend.h"
 #include "plugin/device/common_memory.h"
+#include "plugin/device/on_device.h"
+#include "plugin/device/refuse.h"
 
 namespace prunex::device {
 namespace {
@@ -15,34 +16,11 @@ namespace {
 constexpr uint64_t kSampleFirst = 10, kSampleEvery = 64;
 constexpr size_t kAnnouncedLimit = 256;  // headers under way, when the host runs far ahead
 constexpr double kDrainS = 10;
-constexpr uint64_t kHeaderOfDevice = 0x6465766963650000;
+constexpr int kInvalidValue = 1, kInvalidHandle = 400;  // cudaError_t
 
 const topo::Node& node_of(const topo::World& world, int rank) {
   return world.nodes[static_cast<size_t>(world.node_of[static_cast<size_t>(rank)])];
 }
-
-// The device of this call; the caller's is current again afterwards.
-class Current {
- public:
-  Current(const cuda::Table& table, int device) : table_(table) {
-    (void)table_.get_device(&before_);
-    moved_ = before_ != device;
-    error_ = moved_ ? table_.set_device(device) : 0;
-  }
-  Current(const Current&) = delete;
-  Current& operator=(const Current&) = delete;
-  ~Current() {
-    if (moved_) {
-      (void)table_.set_device(before_);
-    }
-  }
-  [[nodiscard]] Result<> good() const { return check_cuda(table_, error_, "the buffers' device"); }
-
- private:
-  const cuda::Table& table_;
-  int before_ = 0, error_ = 0;
-  bool moved_ = false;
-};
 
 }  // namespace
 
@@ -70,7 +48,7 @@ DeviceComm::~DeviceComm() {
   for (const auto& request : announced_) {
     (void)request->wait();
   }
-  const Current current(cuda_, device_);
+  const OnDevice current(cuda_, device_);
   if (auto done = failed_ ? failure() : any_call_ ? await(last_event_) : Result<>(); !done) {
     fail_now(done.error());
     drain();
@@ -114,8 +92,11 @@ Result<> DeviceComm::all_reduce(const CallSpec& spec, int device, void* stream) 
                      "communicator for each device",
                      device_, device));
   }
-  const Current current(cuda_, device_);
-  if (auto good = current.good(); !good) {
+  if (auto good = check_alignment(spec); !good) {
+    return good;
+  }
+  const OnDevice current(cuda_, device_);
+  if (auto good = check_cuda(cuda_, current.error(), "the buffers' device"); !good) {
     return good;
   }
   return run(spec, stream, 0);
@@ -126,9 +107,13 @@ Result<> DeviceComm::run(const CallSpec& spec, void* stream, int attempt) {
     return alive;
   }
   int capturing = 0;
-  if (auto known = check_cuda(cuda_, cuda_.stream_capturing(stream, &capturing), "the stream");
-      !known) {
-    return known;
+  // Others wait for this rank's part already: a device that is broken must not stay a secret. What
+  // is no stream at all is this call's own fault.
+  if (const int error = cuda_.stream_capturing(stream, &capturing); error != 0) {
+    const auto known = check_cuda(cuda_, error, "the stream");
+    return tl::unexpected(error == kInvalidValue || error == kInvalidHandle
+                              ? Error{Code::invalid_argument, known.error().text}
+                              : give_up(known.error()));
   }
   if (capturing != 0) {
     return run_captured(spec, stream);
@@ -234,14 +219,6 @@ Result<> DeviceComm::run_captured(const CallSpec& spec, void* stream) {
   return result ? result : Result<>(tl::unexpected(give_up(result.error())));
 }
 
-// Which calls are checked follows from the calls before, so it need not be told.
-CallSpec DeviceComm::header_of(const CallSpec& spec, bool offences) const {
-  CallSpec header = spec;
-  header.extra_digest = Digest(kHeaderOfDevice).add(offences).value();
-  header.announced = std::make_shared<collective::Announcement>();
-  return header;
-}
-
 // In the background: nobody waits for the answer, which can only be an error.
 Result<> DeviceComm::announce(const CallSpec& spec) {
   while (!announced_.empty() &&
@@ -258,18 +235,12 @@ Result<> DeviceComm::announce(const CallSpec& spec) {
     if (result && !answer->differ) {
       return;
     }
-    CallSpec end;
-    end.announced = std::make_shared<collective::Announcement>();
-    end.announced->finding =
-        result
-            ? Error{Code::mismatch,
-                    strf("rank %d had begun a call with other masks than some other ranks: masks "
-                         "must change on all ranks between the same two calls",
-                         comm_.rank()),
-                    0, comm_.rank()}
-            : result.error();
-    fail_now(*end.announced->finding);
-    (void)comm_.submit(end);
+    end_soon(result ? Error{Code::mismatch,
+                            strf("rank %d had begun a call with other masks than some other ranks: "
+                                 "masks must change on all ranks between the same two calls",
+                                 comm_.rank()),
+                            0, comm_.rank()}
+                    : result.error());
   }));
   return {};
 }
@@ -294,7 +265,6 @@ Patience DeviceComm::patience() const {
   };
 }
 
-// This rank's finding becomes the common verdict; everything that waits on devices ends.
 Error DeviceComm::give_up(const Error& finding) {
   fail_now(finding);
   CallSpec end;

@@ -35,6 +35,14 @@ class DeviceComm {
   // Returns when the call is enqueued; `lossless` and checked `sampled` calls wait for the check.
   [[nodiscard]] Result<> all_reduce(const CallSpec& spec, int device, void* stream);
 
+  // What ended the communicator, or an error of NCCL, of the device or of a graph's checks that
+  // came since the last call, which ends it now. Waits for nobody; not beside another call.
+  [[nodiscard]] Result<> poll();
+
+  // This rank's finding becomes the common verdict, which it returns; all that waits on devices
+  // ends.
+  [[nodiscard]] Error give_up(const Error& finding);
+
  private:
   struct Armed {
     std::shared_ptr<const collective::MaskedLayout> masked;
@@ -67,13 +75,12 @@ class DeviceComm {
   [[nodiscard]] Result<> announce(const CallSpec& spec);
   [[nodiscard]] Result<> failure() const;
   [[nodiscard]] Patience patience() const;
-  [[nodiscard]] Error give_up(const Error& finding);
+  void end_soon(const Error& error);
   void fail_now(const Error& error);
   void drain();
   [[nodiscard]] Result<> check_sticky() const;
   [[nodiscard]] Result<> order_after_last(void* stream);
   [[nodiscard]] Result<> await(void* event);
-  [[nodiscard]] CallSpec header_of(const CallSpec& spec, bool offences) const;
 
   // arm.cc
   [[nodiscard]] static uint64_t key_of(const CallSpec& spec);

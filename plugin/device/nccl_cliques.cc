@@ -31,17 +31,23 @@ Cliques::Cliques(const topo::World& world, int rank)
     : world_facts_(world),
       rank_(rank),
       mine_(world.nodes[static_cast<size_t>(world.node_of[static_cast<size_t>(rank)])]),
+      given_(2 + static_cast<size_t>(world.rails)),
       rails_(static_cast<size_t>(world.rails), nullptr) {}
 
 std::string Cliques::offer(bool node_only) {
   Offer mine;
   mine.ids.resize(2 + rails_.size());
   auto api = nccl_api();
-  const auto identity = [&](nccl::UniqueId& id) {
-    const int result = mine.problem.empty() ? (*api)->GetUniqueId(&id) : nccl::kSuccess;
+  const auto identity = [&](size_t i) {
+    nccl::UniqueId id{};
+    const bool is_new = mine.problem.empty() && !given_[i];
+    const int result = is_new ? (*api)->GetUniqueId(&id) : nccl::kSuccess;
     if (result != nccl::kSuccess) {
       mine.problem = error_of(result, nullptr, "ncclGetUniqueId").text;
+    } else if (is_new) {
+      given_[i] = id;
     }
+    mine.ids[i] = given_[i].value_or(id);
   };
   if (!api) {
     mine.problem = api.error().text;
@@ -50,23 +56,34 @@ std::string Cliques::offer(bool node_only) {
     mine.version = static_cast<uint32_t>(api_->version);
     mine.split = api_->CommSplit != nullptr && api_->CommInitRankConfig != nullptr ? 1 : 0;
     if (!node_only && rank_ == 0) {
-      identity(mine.ids[0]);
+      identity(0);
     }
     const bool by_identity = node_only || mine.split == 0;
     if (by_identity && !node_ready_ && rank_ == mine_.ranks[0] && mine_.ranks.size() > 1) {
-      identity(mine.ids[1]);
+      identity(1);
     }
     for (size_t r = 0; !node_only && mine.split == 0 && r < rails_.size(); ++r) {
       if (rank_ == world_facts_.nodes[0].leaders[r].rank) {
-        identity(mine.ids[2 + r]);
+        identity(2 + r);
       }
     }
   }
+  return write(mine);
+}
+
+std::string Cliques::refusal(const std::string& why, size_t rails) {
+  Offer mine;
+  mine.problem = why;
+  mine.ids.resize(2 + rails);
+  return write(mine);
+}
+
+std::string Cliques::write(const Offer& offer) {
   WireAppender w;
-  w.put_string(std::string_view(mine.problem).substr(0, kTextLimit));
-  w.put(mine.version);
-  w.put(mine.split);
-  for (const nccl::UniqueId& id : mine.ids) {
+  w.put_string(std::string_view(offer.problem).substr(0, kTextLimit));
+  w.put(offer.version);
+  w.put(offer.split);
+  for (const nccl::UniqueId& id : offer.ids) {
     w.put_string(bytes_of(id));
   }
   return w.take();
@@ -113,6 +130,11 @@ Result<> Cliques::join(bool node_only, const std::map<int, std::string>& offers,
                        reference.version, rank, one.version),
                   0, rank);
     }
+  }
+  // From here on ranks come to them.
+  given_[1].reset();
+  if (!node_only) {
+    given_.assign(given_.size(), std::nullopt);
   }
   return node_only ? join_node(all, patience) : join_world(all, patience);
 }
@@ -208,7 +230,12 @@ Result<nccl::Comm> Cliques::make(const nccl::UniqueId& id, size_t size, size_t a
     if (comm != nullptr) {
       (void)api_->CommAbort(comm);
     }
-    return tl::unexpected(settled.error());
+    Error error = settled.error();
+    if (error.code == Code::timeout) {
+      error.text += strf(
+          " (%s: between ncclGroupStart and ncclGroupEnd of this thread it cannot begin)", what);
+    }
+    return tl::unexpected(std::move(error));
   }
   return comm;
 }

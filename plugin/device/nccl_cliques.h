@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,8 @@ class Cliques {
   // This rank's part of making communicators: identities that it gives to others, or why it cannot.
   // Collective over the node, or over the world.
   [[nodiscard]] std::string offer(bool node_only);
+  // The part of a rank that cannot take part at all.
+  [[nodiscard]] static std::string refusal(const std::string& why, size_t rails);
   // With everybody's offers, by rank. Every rank gets the same error when one of them cannot.
   [[nodiscard]] Result<> join(bool node_only, const std::map<int, std::string>& offers,
                               const Patience& patience);
@@ -50,6 +53,7 @@ class Cliques {
  private:
   struct Offer;
   [[nodiscard]] static Result<Offer> read(std::string_view bytes);
+  [[nodiscard]] static std::string write(const Offer& offer);
   [[nodiscard]] Result<nccl::Comm> make(const nccl::UniqueId& id, size_t size, size_t at,
                                         const char* what, const Patience& patience) const;
   [[nodiscard]] Result<nccl::Comm> split(int color, size_t key, const char* what,
@@ -65,6 +69,9 @@ class Cliques {
   int rank_;
   const topo::Node& mine_;
   const NcclApi* api_ = nullptr;
+  // Identities that this rank has given and nobody has used yet: each is a thread of NCCL's that
+  // listens, which only ranks that come can end. So they are given again.
+  std::vector<std::optional<nccl::UniqueId>> given_;
   nccl::Comm world_comm_ = nullptr, node_comm_ = nullptr;
   std::vector<nccl::Comm> rails_;
   std::atomic<bool> node_ready_{false}, world_ready_{false};

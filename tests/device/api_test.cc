@@ -2,33 +2,10 @@
 // Device buffers through prunex.h.
 #include <gtest/gtest.h>
 
-#include "plugin/device/backend.h"
-#include "plugin/device/nccl_library.h"
-#include "tests/api/api_world.h"
-#include "tests/device/fake_cuda.h"
+#include "tests/device/device_api.h"
 
 namespace prunex::test {
 namespace {
-
-class DeviceApi : public testing::Test {
- protected:
-  DeviceApi() {
-    auto opened = device::open_nccl(PRUNEX_STANDIN_NCCL);
-    EXPECT_TRUE(opened) << opened.error().text;
-    nccl_ = *opened;
-    device::replace_backend(&fake_cuda(), &nccl_);
-  }
-  ~DeviceApi() override { device::replace_backend(nullptr, nullptr); }
-  device::NcclApi nccl_;
-};
-
-struct OnDevice {
-  explicit OnDevice(size_t count) : data(reinterpret_cast<float*>(device_memory(count * 4))) {}
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-  ~OnDevice() { free_device_memory(data); }
-  float* data;
-};
 
 TEST_F(DeviceApi, ALayoutCompactsOnTheCallersStream) {
   constexpr size_t kCount = 3000;

@@ -60,6 +60,25 @@ TEST(CudaLibrary, OneThatFitsIsOpened) {
   EXPECT_EQ((*opened)->version, cuda::kTableVersion);
 }
 
+TEST(CudaLibrary, OfAnotherReleaseItIsUsedAndSaidOnce) {
+  testing::internal::CaptureStderr();
+  const auto opened = open_cuda({library("driver_13_0"), library("cuda_other_release")});
+  const std::string said = testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(opened) << opened.error().text;
+  EXPECT_STREQ(release_of(**opened), "9.9.9");
+  EXPECT_FALSE(same_release(**opened));
+  EXPECT_NE(said.find("cuda_other_release.so is of release 9.9.9"), std::string::npos) << said;
+  EXPECT_NE(said.find("install both files from one build"), std::string::npos) << said;
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(open_cuda({library("driver_13_0"), library("cuda_fits")}));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(CudaLibrary, ItIsLookedForBesideTheLibraryThatAJobUses) {
+  expect_unsupported(open_cuda({library("driver_13_0"), "", "/nowhere/at-all/plugin/libprunex.so"}),
+                     {"beside /nowhere/at-all/plugin/libprunex.so"});
+}
+
 TEST(NcclLibrary, WhatIsMissingIsNamed) {
   const auto absent = open_nccl(kLibraries + "/libnccl-not-here.so.2");
   ASSERT_FALSE(absent);

@@ -20,6 +20,7 @@ extern "C" __attribute__((visibility("default"))) const prunex::cuda::Table* pru
     prunex::cuda::Table t{};
     t.bytes = sizeof t;
     t.version = PRUNEX_FAKE_TABLE;
+    t.release = PRUNEX_FAKE_RELEASE;
     t.probe = probe;
     t.error_text = error_text;
     return t;
