@@ -172,7 +172,8 @@ typedef struct {
 
 /* Publishes a mask. base: the buffer it belongs to, so that calls without a layout find it by
  * address (exactly this pointer, length and dtype); NULL: only layouts use it. The description is
- * copied. The same (base, length) again replaces the earlier mask's registration; another length at
+ * copied. keep, cells and ranges may lie in device memory (CUDA): they are read before the call
+ * returns, so what writes them must be done (synchronise its stream). The same (base, length) again replaces the earlier mask's registration; another length at
  * the same base, or a partial overlap with a registered buffer, is an error naming both ranges. */
 PRUNEX_API prunex_result_t prunex_register_mask(const void* base, const prunex_tensor_t* tensor,
                                                 const prunex_mask_desc_t* desc, prunex_mask_t* out);

@@ -52,13 +52,13 @@ template <int kSize>
 template <int kSize, bool kAudit>
 PRUNEX_HD void pack_lane(const Tile& tile, const Lane& lane, const Group& group, LaneOf<kSize> data,
                          std::byte* to, Auditor* auditor) {
-  if (kLane < kSize >> 1 && group.bits == low_bits(kLane<kSize>) &&
-      address_mod(to, sizeof data) == 0) {
+  constexpr uint32_t kWidth = kLane<kSize>;
+  if (kWidth > 1 && group.bits == low_bits(kWidth) && address_mod(to, sizeof data) == 0) {
     store(to, data);
     return;
   }
   PRUNEX_UNROLL
-  for (uint32_t j = 0; j < kLane<kSize>; ++j) {
+  for (uint32_t j = 0; j < kWidth; ++j) {
     if (j >= lane.count) {
       break;
     }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "plugin/api/error.h"
+#include "plugin/api/mask_memory.h"
 #include "plugin/api/registry.h"
 #include "plugin/device/mask_plans.h"
 
@@ -99,8 +100,12 @@ Result<std::shared_ptr<const MaskVersion>> make_version(const MaskEntry& entry,
     return fail(Code::invalid_argument,
                 strf("contract %d is unknown", static_cast<int>(desc->contract)));
   }
+  HostDescription host;
+  if (auto read = host.read(*desc); !read) {
+    return tl::unexpected(read.error());
+  }
   std::vector<KeptRange> ranges;
-  auto spec = spec_of(entry.sizes, entry.strides, *desc, ranges);
+  auto spec = spec_of(entry.sizes, entry.strides, host.get(), ranges);
   if (!spec) {
     return tl::unexpected(spec.error());
   }

@@ -47,31 +47,6 @@ Result<> check_after_fork(const cuda::Table& table) {
   return {};
 }
 
-Result<Place> place_of_one(const void* p, const char* name) {
-  if (p == nullptr) {
-    return Place{};
-  }
-  // To try anew with every buffer of the host would be slow.
-  if (other_table == nullptr && table_failed && !driver_says_device(p)) {
-    return Place{};
-  }
-  auto table = cuda_table();
-  if (!table) {
-    if (!driver_says_device(p)) {
-      return Place{};
-    }
-    return fail(Code::unsupported,
-                strf("%s is device memory, and %s", name, table.error().text.c_str()));
-  }
-  cuda::PointerFacts facts{};
-  if (auto known = check_cuda(**table, (*table)->pointer_facts(p, &facts), name); !known) {
-    return tl::unexpected(known.error());
-  }
-  const bool device =
-      facts.kind == cuda::PointerKind::device || facts.kind == cuda::PointerKind::managed;
-  return device ? Place{Memory::device, facts.device} : Place{};
-}
-
 }  // namespace
 
 void replace_backend(const cuda::Table* table, const NcclApi* nccl) {
@@ -135,10 +110,32 @@ Result<> device_ready() {
   return nccl ? Result<>() : tl::unexpected(nccl.error());
 }
 
-Result<Place> place_of(const void* send, const void* recv) {
-  if (other_table == nullptr && !driver_present()) {
+Result<Place> place_of_one(const void* p, const char* name) {
+  if (p == nullptr || (other_table == nullptr && !driver_present())) {
     return Place{};
   }
+  // To try anew with every buffer of the host would be slow.
+  if (other_table == nullptr && table_failed && !driver_says_device(p)) {
+    return Place{};
+  }
+  auto table = cuda_table();
+  if (!table) {
+    if (!driver_says_device(p)) {
+      return Place{};
+    }
+    return fail(Code::unsupported,
+                strf("%s is device memory, and %s", name, table.error().text.c_str()));
+  }
+  cuda::PointerFacts facts{};
+  if (auto known = check_cuda(**table, (*table)->pointer_facts(p, &facts), name); !known) {
+    return tl::unexpected(known.error());
+  }
+  const bool device =
+      facts.kind == cuda::PointerKind::device || facts.kind == cuda::PointerKind::managed;
+  return device ? Place{Memory::device, facts.device} : Place{};
+}
+
+Result<Place> place_of(const void* send, const void* recv) {
   auto from = place_of_one(send, "send");
   if (!from || recv == send || recv == nullptr) {
     return from;

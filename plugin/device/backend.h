@@ -27,6 +27,8 @@ struct Place {
 // the host; pinned memory counts as the host's, managed memory as the device's. Costs nothing in
 // processes without CUDA.
 [[nodiscard]] Result<Place> place_of(const void* send, const void* recv);
+// Of one array; `name` for messages.
+[[nodiscard]] Result<Place> place_of_one(const void* p, const char* name);
 
 // An error of the table's functions, in words that fit a forked child, too.
 [[nodiscard]] Result<> check_cuda(const cuda::Table& table, int error, const char* what);
