@@ -63,6 +63,17 @@ struct alignas(16) Vector16 {
   uint64_t low, high;
 };
 
+// The same address, which the compiler keeps in registers from here on, instead of putting it
+// together anew wherever it is used.
+template <class T>
+[[nodiscard]] PRUNEX_HD T* held(T* p) {
+#if defined(__CUDA_ARCH__)
+  asm("" : "+l"(p));
+  __builtin_assume(__isGlobal(p));
+#endif
+  return p;
+}
+
 [[nodiscard]] PRUNEX_HD uint32_t address_mod(const void* p, uint32_t power_of_two) {
   return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p)) & (power_of_two - 1);
 }

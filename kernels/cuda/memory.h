@@ -81,22 +81,23 @@ PRUNEX_HD void copy_elements(std::byte* dst, const std::byte* src, uint32_t n, u
   const uint32_t head = to_line < bytes ? to_line : bytes;
   const uint32_t vectors = (bytes - head) / 16;
   const uint32_t tail = head + vectors * 16;
-  for (uint32_t v0 = thread; v0 < vectors; v0 += kUnroll * threads) {
+  const auto fetch = [&](uint32_t v) {
+    return load16<kSize>(src + head + v * 16, src, src + bytes);
+  };
+  uint32_t v = thread;
+  for (; v + (kUnroll - 1) * threads < vectors; v += kUnroll * threads) {
     Vector16 data[kUnroll];
     PRUNEX_UNROLL
-    for (int u = 0; u < kUnroll; ++u) {
-      const uint32_t v = v0 + static_cast<uint32_t>(u) * threads;
-      if (v < vectors) {
-        data[u] = load16<kSize>(src + head + v * 16, src, src + bytes);
-      }
+    for (uint32_t u = 0; u < kUnroll; ++u) {
+      data[u] = fetch(v + u * threads);
     }
     PRUNEX_UNROLL
-    for (int u = 0; u < kUnroll; ++u) {
-      const uint32_t v = v0 + static_cast<uint32_t>(u) * threads;
-      if (v < vectors) {
-        store(dst + head + v * 16, data[u]);
-      }
+    for (uint32_t u = 0; u < kUnroll; ++u) {
+      store(dst + head + (v + u * threads) * 16, data[u]);
     }
+  }
+  for (; v < vectors; v += threads) {
+    store(dst + head + v * 16, fetch(v));
   }
   using Element = RawOf<kSize>;
   for (uint32_t at = thread * kSize; at < head; at += threads * kSize) {

@@ -18,11 +18,12 @@ struct Move {
 
 // Blocks that an SM holds at least: with one more, the compiler would spill.
 template <int kMove, bool kAudit>
-__global__ void __launch_bounds__(kMaxThreads, kAudit ? 3 : 4)
+__global__ void __launch_bounds__(kMaxThreads, kAudit ? 4 : 5)
     pack_kernel(const Move m, AuditScratch* scratch, AuditRecord* record) {
   Auditor auditor{m.type, m.value_bits, {}};
   for (uint32_t t = blockIdx.x; t < m.num_tiles; t += gridDim.x) {
-    pack_one<kMove>(m.tiles[t], m.words, m.from, m.range, m.to, m.type, threadIdx.x, blockDim.x,
+    const Tile tile = m.tiles[t];  // what is stored cannot be its fields
+    pack_one<kMove>(tile, m.words, m.from, m.range, m.to, m.type, threadIdx.x, blockDim.x,
                     kAudit ? &auditor : nullptr);
   }
   if constexpr (kAudit) {
@@ -31,9 +32,10 @@ __global__ void __launch_bounds__(kMaxThreads, kAudit ? 3 : 4)
 }
 
 template <int kMove>
-__global__ void __launch_bounds__(kMaxThreads, 4) unpack_kernel(const Move m) {
+__global__ void __launch_bounds__(kMaxThreads, 5) unpack_kernel(const Move m) {
   for (uint32_t t = blockIdx.x; t < m.num_tiles; t += gridDim.x) {
-    unpack_one<kMove>(m.tiles[t], m.words, m.from, m.range, m.to, m.type, threadIdx.x, blockDim.x);
+    const Tile tile = m.tiles[t];
+    unpack_one<kMove>(tile, m.words, m.from, m.range, m.to, m.type, threadIdx.x, blockDim.x);
   }
 }
 

@@ -2,6 +2,8 @@
 // Pack and unpack of one tile by one thread of those that share it. `buffer` is element 0 of the
 // layout, `packed` the packed position range.kept_begin.
 #pragma once
+#include <type_traits>
+
 #include "kernels/cuda/audit.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/tile.h"
@@ -15,97 +17,102 @@ inline constexpr uint32_t kLane = kSize >= 4 ? 1 : 4 / kSize;
 template <int kSize>
 using LaneOf = RawOf<(kSize > 4 ? kSize : 4)>;
 
-template <int kSize>
-[[nodiscard]] PRUNEX_HD uint64_t element_of(LaneOf<kSize> lane, uint32_t j) {
-  if constexpr (kLane<kSize> == 1) {
-    return lane;
-  } else {
-    return (lane >> (j * kSize * 8)) & low_bits(kSize * 8);
-  }
-}
+// A part of a tile: single elements up to the first multiple of the lane's width in the buffer,
+// whole lanes, and single elements behind the last.
+struct Lanes {
+  uint32_t head, whole, edges;
 
-// A lane's elements [begin, begin + count) of the tile: aligned to the lane's width in the buffer,
-// but for the first and the last of the part.
-struct Lane {
-  uint32_t begin, count;
+  // Element `e` of the single ones, from the part's begin.
+  [[nodiscard]] PRUNEX_HD uint32_t edge(uint32_t e, uint32_t width) const {
+    return e < head ? e : whole * width + e;
+  }
 };
-[[nodiscard]] PRUNEX_HD Lane lane_of(uint32_t index, uint32_t width, uint32_t head, Part part) {
-  // `head`: elements by which the part's first lies behind a multiple of the width.
-  const uint32_t low = index * width;
-  const uint32_t begin = low < head ? part.begin : part.begin + (low - head);
-  const uint32_t end = part.begin + (low + width - head);
-  return {begin, (end < part.end ? end : part.end) - begin};
+// `at`: the part's first element in the buffer.
+[[nodiscard]] PRUNEX_HD Lanes lanes_of(const std::byte* at, uint32_t elements, uint32_t width,
+                                       uint32_t size) {
+  const uint32_t behind = address_mod(at, width * size) / size;
+  const uint32_t to_first = behind == 0 ? 0 : width - behind;
+  const uint32_t head = to_first < elements ? to_first : elements;
+  const uint32_t whole = (elements - head) / width;
+  return {head, whole, elements - whole * width};
 }
 
-template <int kSize>
-[[nodiscard]] PRUNEX_HD LaneOf<kSize> load_lane(const std::byte* p, uint32_t count) {
-  if (count == kLane<kSize>) {
-    return load<LaneOf<kSize>>(p);
-  }
-  LaneOf<kSize> lane = 0;
-  for (uint32_t j = 0; j < count; ++j) {
-    lane |= static_cast<LaneOf<kSize>>(load<RawOf<kSize>>(p + j * kSize)) << (j * kSize * 8);
-  }
-  return lane;
-}
+// kCount lanes of a thread, `stride` lanes apart, from lane `first` on: all are located, then all
+// are loaded, so that the loads are under way together.
+template <int kSize, bool kAudit, uint32_t kWidth>
+struct Packer {
+  using Data = std::conditional_t<kWidth == 1, RawOf<kSize>, LaneOf<kSize>>;
+  const Tile& tile;
+  const Word* pattern;
+  const std::byte* from;  // the part's first lane
+  std::byte* to;          // packed position of Tile::kept
+  uint32_t element;       // of the tile, the first lane's first
+  Auditor* auditor;
 
-template <int kSize, bool kAudit>
-PRUNEX_HD void pack_lane(const Tile& tile, const Lane& lane, const Group& group, LaneOf<kSize> data,
-                         std::byte* to, Auditor* auditor) {
-  constexpr uint32_t kWidth = kLane<kSize>;
-  if (kWidth > 1 && group.bits == low_bits(kWidth) && address_mod(to, sizeof data) == 0) {
-    store(to, data);
-    return;
-  }
-  PRUNEX_UNROLL
-  for (uint32_t j = 0; j < kWidth; ++j) {
-    if (j >= lane.count) {
-      break;
+  PRUNEX_HD void put(const Group& group, Data data, uint32_t first) const {
+    std::byte* at = to + size_t{group.offset} * kSize;
+    if (kWidth > 1 && group.bits == low_bits(kWidth) && address_mod(at, sizeof data) == 0) {
+      store(at, data);
+      return;
     }
-    const uint64_t bits = element_of<kSize>(data, j);
-    if ((group.bits >> j & 1) != 0) {
-      store(to, static_cast<RawOf<kSize>>(bits));
-      to += kSize;
-    } else if constexpr (kAudit) {
-      auditor->dropped(tile, lane.begin + j, bits);
+    PRUNEX_UNROLL
+    for (uint32_t j = 0; j < kWidth; ++j) {
+      const auto bits = static_cast<RawOf<kSize>>(data >> (kWidth == 1 ? 0 : j * kSize * 8));
+      if ((group.bits >> j & 1) != 0) {
+        store(at, bits);
+        at += kSize;
+      } else if constexpr (kAudit) {
+        auditor->dropped(tile, first + j, bits);
+      }
     }
   }
-}
+
+  template <int kCount>
+  PRUNEX_HD void pack(uint32_t first, uint32_t stride) const {
+    Group group[kCount];
+    Data data[kCount];
+    PRUNEX_UNROLL
+    for (uint32_t u = 0; u < kCount; ++u) {
+      group[u] = locate<kWidth>(tile, pattern, element + (first + u * stride) * kWidth);
+    }
+    PRUNEX_UNROLL
+    for (uint32_t u = 0; u < kCount; ++u) {
+      data[u] = 0;
+      // A sector without kept elements is not touched, unless it is to be checked.
+      if (kAudit || group[u].bits != 0) {
+        data[u] = load<Data>(from + size_t{first + u * stride} * (kWidth * kSize));
+      }
+    }
+    PRUNEX_UNROLL
+    for (uint32_t u = 0; u < kCount; ++u) {
+      put(group[u], data[u], element + (first + u * stride) * kWidth);
+    }
+  }
+};
 
 template <int kSize, bool kAudit>
 PRUNEX_HD void pack_pattern(const Tile& tile, const Word* words, const Part& part,
-                            const std::byte* from, std::byte* packed, ptrdiff_t base,
-                            uint32_t thread, uint32_t threads, Auditor* auditor) {
+                            const std::byte* from, std::byte* to, uint32_t thread, uint32_t threads,
+                            Auditor* auditor) {
   constexpr int kUnroll = 4;
   constexpr uint32_t kWidth = kLane<kSize>;
-  const uint32_t head = address_mod(from + size_t{part.begin} * kSize, kWidth * kSize) / kSize;
-  const uint32_t lanes = (head + part.end - part.begin + kWidth - 1) / kWidth;
-  for (uint32_t first = thread; first < lanes; first += kUnroll * threads) {
-    Lane lane[kUnroll];
-    Group group[kUnroll];
-    LaneOf<kSize> data[kUnroll];
-    PRUNEX_UNROLL
-    for (int u = 0; u < kUnroll; ++u) {
-      const uint32_t index = first + static_cast<uint32_t>(u) * threads;
-      lane[u] = {0, 0};
-      group[u] = {0, 0};
-      if (index < lanes) {
-        lane[u] = lane_of(index, kWidth, head, part);
-        group[u] = locate(tile, words, lane[u].begin, lane[u].count);
-      }
-    }
-    PRUNEX_UNROLL
-    for (int u = 0; u < kUnroll; ++u) {
-      data[u] = 0;
-      // A sector without kept elements is not touched, unless it is to be checked.
-      if (kAudit ? lane[u].count != 0 : group[u].bits != 0) {
-        data[u] = load_lane<kSize>(from + size_t{lane[u].begin} * kSize, lane[u].count);
-      }
-    }
-    PRUNEX_UNROLL
-    for (int u = 0; u < kUnroll; ++u) {
-      pack_lane<kSize, kAudit>(tile, lane[u], group[u], data[u],
-                               packed + (base + group[u].offset) * kSize, auditor);
+  const Word* const pattern = pattern_of(tile, words);
+  const std::byte* const start = held(from + size_t{part.begin} * kSize);
+  const Lanes lanes = lanes_of(start, part.end - part.begin, kWidth, kSize);
+  const Packer<kSize, kAudit, kWidth> packer{
+      tile,   pattern, start + size_t{lanes.head} * kSize, held(to), part.begin + lanes.head,
+      auditor};
+  uint32_t lane = thread;
+  for (; lane + (kUnroll - 1) * threads < lanes.whole; lane += kUnroll * threads) {
+    packer.template pack<kUnroll>(lane, threads);
+  }
+  for (; lane < lanes.whole; lane += threads) {
+    packer.template pack<1>(lane, threads);
+  }
+  if constexpr (kWidth > 1) {
+    const Packer<kSize, kAudit, 1> single{tile, pattern, start, to, part.begin, auditor};
+    for (uint32_t e = thread; e < lanes.edges; e += threads) {
+      single.template pack<1>(lanes.edge(e, kWidth), 0);
     }
   }
 }
@@ -120,21 +127,21 @@ PRUNEX_HD void audit_dropped(const Tile& tile, const Part& part, const std::byte
   for (int bits = kSize * 8; bits < 64; bits *= 2) {
     mask |= mask << bits;
   }
-  const uint32_t head = address_mod(from + size_t{part.begin} * kSize, 16) / kSize;
-  const uint32_t lanes = (head + part.end - part.begin + kWidth - 1) / kWidth;
+  const std::byte* const start = from + size_t{part.begin} * kSize;
+  const Lanes lanes = lanes_of(start, part.end - part.begin, kWidth, kSize);
   PRUNEX_UNROLL
-  for (uint32_t index = thread; index < lanes; index += threads) {
-    const Lane lane = lane_of(index, kWidth, head, part);
-    const std::byte* at = from + size_t{lane.begin} * kSize;
-    if (lane.count == kWidth) {
-      const auto v = load<Vector16>(at);
-      if (((v.low | v.high) & mask) == 0) {
-        continue;
+  for (uint32_t index = thread; index < lanes.whole; index += threads) {
+    const uint32_t first = lanes.head + index * kWidth;
+    const auto v = load<Vector16>(start + size_t{first} * kSize);
+    if (((v.low | v.high) & mask) != 0) {
+      for (uint32_t j = first; j < first + kWidth; ++j) {
+        auditor->dropped(tile, part.begin + j, load<RawOf<kSize>>(start + size_t{j} * kSize));
       }
     }
-    for (uint32_t j = 0; j < lane.count; ++j) {
-      auditor->dropped(tile, lane.begin + j, load<RawOf<kSize>>(at + j * kSize));
-    }
+  }
+  for (uint32_t e = thread; e < lanes.edges; e += threads) {
+    const uint32_t j = lanes.edge(e, kWidth);
+    auditor->dropped(tile, part.begin + j, load<RawOf<kSize>>(start + size_t{j} * kSize));
   }
 }
 
@@ -151,8 +158,8 @@ PRUNEX_HD void pack_tile(const Tile& tile, const Word* words, const std::byte* b
     copy_elements<kSize>(packed + (packed_base(tile, range) + part.begin) * kSize,
                          from + size_t{part.begin} * kSize, part.end - part.begin, thread, threads);
   } else if (tile.kind == TileKind::pattern) {
-    pack_pattern<kSize, kAudit>(tile, words, part, from, packed, packed_base(tile, range), thread,
-                                threads, auditor);
+    pack_pattern<kSize, kAudit>(tile, words, part, from, packed + packed_base(tile, range) * kSize,
+                                thread, threads, auditor);
   } else if constexpr (kAudit) {
     audit_dropped<kSize>(tile, part, from, thread, threads, auditor);
   }
@@ -174,38 +181,33 @@ template <int kSize>
 
 template <int kSize>
 PRUNEX_HD void unpack_pattern(const Tile& tile, const Word* words, const Part& part,
-                              const std::byte* packed, ptrdiff_t base, std::byte* to,
-                              uint32_t thread, uint32_t threads) {
-  constexpr int kUnroll = 2;
+                              const std::byte* packed, std::byte* to, uint32_t thread,
+                              uint32_t threads) {
   constexpr uint32_t kWidth = 16 / kSize;
-  const uint32_t head = address_mod(to + size_t{part.begin} * kSize, 16) / kSize;
-  const uint32_t lanes = (head + part.end - part.begin + kWidth - 1) / kWidth;
-  for (uint32_t first = thread; first < lanes; first += kUnroll * threads) {
-    Lane lane[kUnroll];
-    Vector16 data[kUnroll];
-    PRUNEX_UNROLL
-    for (int u = 0; u < kUnroll; ++u) {
-      const uint32_t index = first + static_cast<uint32_t>(u) * threads;
-      lane[u] = {0, 0};
-      data[u] = {0, 0};
-      if (index < lanes) {
-        lane[u] = lane_of(index, kWidth, head, part);
-        const Group group = locate(tile, words, lane[u].begin, lane[u].count);
-        data[u] = gather<kSize>(group, packed + (base + group.offset) * kSize);
-      }
-    }
-    PRUNEX_UNROLL
-    for (int u = 0; u < kUnroll; ++u) {
-      std::byte* at = to + size_t{lane[u].begin} * kSize;
-      if (lane[u].count == kWidth) {
-        store(at, data[u]);
-      } else {
-        for (uint32_t j = 0; j < lane[u].count; ++j) {
-          const uint64_t half = j * kSize < 8 ? data[u].low : data[u].high;
-          store(at + j * kSize, static_cast<RawOf<kSize>>(half >> (j * kSize % 8 * 8)));
-        }
-      }
-    }
+  const Word* const pattern = pattern_of(tile, words);
+  const std::byte* const base = held(packed);
+  std::byte* const start = held(to + size_t{part.begin} * kSize);
+  const Lanes lanes = lanes_of(start, part.end - part.begin, kWidth, kSize);
+  std::byte* const whole = start + size_t{lanes.head} * kSize;
+  const auto fetch = [&](uint32_t lane) {
+    const Group group = locate<kWidth>(tile, pattern, part.begin + lanes.head + lane * kWidth);
+    return gather<kSize>(group, base + size_t{group.offset} * kSize);
+  };
+  uint32_t lane = thread;
+  for (; lane + threads < lanes.whole; lane += 2 * threads) {
+    const Vector16 a = fetch(lane), b = fetch(lane + threads);
+    store(whole + size_t{lane} * 16, a);
+    store(whole + size_t{lane + threads} * 16, b);
+  }
+  if (lane < lanes.whole) {
+    store(whole + size_t{lane} * 16, fetch(lane));
+  }
+  for (uint32_t e = thread; e < lanes.edges; e += threads) {
+    const uint32_t element = lanes.edge(e, kWidth);
+    const Group group = locate<1>(tile, pattern, part.begin + element);
+    const std::byte* const at = base + size_t{group.offset} * kSize;
+    store(start + size_t{element} * kSize,
+          group.bits != 0 ? load<RawOf<kSize>>(at) : RawOf<kSize>{0});
   }
 }
 
@@ -224,7 +226,8 @@ PRUNEX_HD void unpack_tile(const Tile& tile, const Word* words, const std::byte*
                          packed + (packed_base(tile, range) + part.begin) * kSize, n, thread,
                          threads);
   } else if (tile.kind == TileKind::pattern) {
-    unpack_pattern<kSize>(tile, words, part, packed, packed_base(tile, range), to, thread, threads);
+    unpack_pattern<kSize>(tile, words, part, packed + packed_base(tile, range) * kSize, to, thread,
+                          threads);
   } else {
     zero_elements<kSize>(to + size_t{part.begin} * kSize, n, thread, threads);
   }

@@ -10,7 +10,7 @@ namespace prunex::cuda {
 // Is element i kept, and where does it lie in the packed stream?
 [[nodiscard]] PRUNEX_HD Group locate_one(const Tile& tile, const Word* words, uint32_t i) {
   if (tile.kind == TileKind::pattern) {
-    return locate(tile, words, i, 1);
+    return locate<1>(tile, pattern_of(tile, words), i);
   }
   return {tile.kind == TileKind::kept ? 1u : 0u, i};
 }

@@ -46,58 +46,80 @@ struct Group {
   uint32_t bits, offset;
 };
 
-// Kept columns among [column, column + n) of a row; n <= 16, within one row.
-[[nodiscard]] PRUNEX_HD uint32_t column_bits(const Tile& tile, const Word* words, uint32_t column,
+// Kept columns among [column, column + n) of a row, and how many lie before; n <= kMost, within one
+// row. Without branches that differ between threads, so that the loads of several lanes overlap.
+template <uint32_t kMost>
+[[nodiscard]] PRUNEX_HD uint32_t column_bits(const Tile& tile, const Word* pattern, uint32_t column,
                                              uint32_t n, uint32_t* rank) {
-  if (column >= tile.columns) {
-    *rank = tile.row_kept;
-    return 0;
-  }
+  const uint32_t at = column < tile.columns ? column : tile.columns;  // behind them: the gap
   if (tile.word == kNoWords) {
-    *rank = column;
-    const uint32_t inside = tile.columns - column;
+    *rank = at;
+    const uint32_t inside = tile.columns - at;
     return low_bits(n < inside ? n : inside);
   }
-  const Word* at = words + tile.word + column / 32;
-  const uint32_t from = column % 32;
-  const Word word = *at;
-  *rank = word.rank - tile.rank + popcount(word.bits & low_bits(from));
+  // Every pattern has a word to spare at its end, and no bits behind its columns.
+  const Word* const place = pattern + at / 32;
+  const uint32_t from = at % 32;
+  const Word word = *place;
+  *rank = word.rank - tile.rank + popcount(word.bits & ((1u << from) - 1));
   uint32_t bits = word.bits >> from;
-  if (from + n > 32) {  // every pattern has a word to spare at its end
-    bits |= at[1].bits << (32 - from);
+  if constexpr (kMost > 1) {
+    if (from + n > 32) {
+      bits |= place[1].bits << (32 - from);
+    }
   }
-  return bits & low_bits(n);
+  return bits & low_bits(kMost == 1 ? 1 : n);
 }
 
-// Elements [i, i + n) of a pattern tile; n <= 16.
-[[nodiscard]] PRUNEX_HD Group locate(const Tile& tile, const Word* words, uint32_t i, uint32_t n) {
+// Where an element of a pattern tile lies.
+struct Cell {
+  uint32_t row, column;
+  uint32_t rows_before;  // kept rows of the tile
+  bool row_kept;
+};
+[[nodiscard]] PRUNEX_HD Cell cell_of(const Tile& tile, uint32_t i) {
   const uint32_t local = tile.first + i;
-  uint32_t row = Divider{tile.magic, tile.shift}.divide(local);
-  uint32_t column = local - row * tile.stride;
-  uint32_t rows_before = row;
-  bool kept = true;
+  Cell cell{};
+  cell.row = Divider{tile.magic, tile.shift}.divide(local);
+  cell.column = local - cell.row * tile.stride;
+  cell.rows_before = cell.row;
+  cell.row_kept = true;
   if (tile.all_rows == 0) {
-    rows_before = popcount(tile.rows & ((uint64_t{1} << row) - 1));
-    kept = (tile.rows >> row & 1) != 0;
+    cell.rows_before = popcount(tile.rows & ((uint64_t{1} << cell.row) - 1));
+    cell.row_kept = (tile.rows >> cell.row & 1) != 0;
   }
-  Group group{0, rows_before * tile.row_kept};
-  uint32_t done = 0;
-  while (true) {
-    const uint32_t left = n - done;
-    const uint32_t in_row = tile.stride - column < left ? tile.stride - column : left;
-    if (kept) {
-      uint32_t rank = 0;
-      group.bits |= column_bits(tile, words, column, in_row, &rank) << done;
-      group.offset += done == 0 ? rank : 0;
-    }
-    done += in_row;
-    if (done == n) {
-      return group;
-    }
-    ++row;
-    column = 0;
-    kept = tile.all_rows != 0 || (tile.rows >> row & 1) != 0;
+  return cell;
+}
+
+[[nodiscard]] PRUNEX_HD const Word* pattern_of(const Tile& tile, const Word* words) {
+  return held(words + (tile.word == kNoWords ? 0 : tile.word));
+}
+
+// Elements [i, i + kMost) of a pattern tile, at most 16. One or two are located for every 4 bytes
+// that are packed: what this costs decides whether the memory or the instructions are waited for.
+template <uint32_t kMost>
+[[nodiscard]] PRUNEX_HD Group locate(const Tile& tile, const Word* pattern, uint32_t i) {
+  Cell cell = cell_of(tile, i);
+  Group group{0, cell.rows_before * tile.row_kept};
+  const uint32_t in_first = tile.stride - cell.column;
+  const uint32_t most = kMost == 1 || kMost < in_first ? kMost : in_first;
+  uint32_t rank = 0;
+  const uint32_t bits = column_bits<kMost>(tile, pattern, cell.column, most, &rank);
+  if (cell.row_kept) {
+    group = {bits, group.offset + rank};
   }
+  if constexpr (kMost > 1) {
+    for (uint32_t done = in_first; done < kMost;) {  // seldom: rows are longer than a lane
+      ++cell.row;
+      const uint32_t left = kMost - done;
+      const uint32_t in_row = tile.stride < left ? tile.stride : left;
+      if (tile.all_rows != 0 || (tile.rows >> cell.row & 1) != 0) {
+        group.bits |= column_bits<kMost>(tile, pattern, 0, in_row, &rank) << done;
+      }
+      done += in_row;
+    }
+  }
+  return group;
 }
 
 // A call's part of the plan: elements [begin, end) of the buffer, and the packed position that is
