@@ -15,8 +15,8 @@ def configure(folder, said):
     nvcc.parent.mkdir(parents=True, exist_ok=True)
     nvcc.write_text(f"#!/bin/sh\necho '{said}'\n", encoding="utf-8")
     nvcc.chmod(0o755)
-    command = ["meson", "setup", "--wipe"] if (folder / "tree").exists() else ["meson", "setup"]
-    done = subprocess.run([*command, str(folder / "tree"), str(ROOT), "-Dcuda=enabled", "-Dtests=false",
+    tree = tempfile.mkdtemp(dir=folder)
+    done = subprocess.run(["meson", "setup", tree, str(ROOT), "-Dcuda=enabled", "-Dtests=false",
                            f"-Dnvcc_root={folder / 'cuda'}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, timeout=90, env={k: v for k, v in os.environ.items() if not k.startswith("MESON")})
     return done.returncode, done.stdout
