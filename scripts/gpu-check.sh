@@ -206,12 +206,12 @@ machine() {
   df -h /dev/shm 2>&1 | tail -n 1
   # An MPS daemon changes how processes share the GPU.
   env | grep -E '^(CUDA|NCCL|PRUNEX|NVIDIA|LD_LIBRARY_PATH)' || true
-  limited_here 20 nvidia-smi
+  [[ $gpu == none ]] || limited_here 20 nvidia-smi
   for tool in compute-sanitizer nvcc python3 "${CXX%% *}"; do command -v "$tool" || echo "no $tool on the PATH"; done
   # Of a wheel or a distribution, whichever nccl_steps will load.
   find_nccl
 }
-limited_here() { timeout -k 2 "$@" 2>&1 || true; }
+limited_here() { timeout --foreground -k 2 "$@" 2>&1 || true; }
 # Its folder and its version, for the report and for nccl_steps.
 find_nccl() {
   nccl_folder >"$out/nccl-folder.txt"
@@ -283,7 +283,7 @@ if have nvidia-smi && limited $((step_limit < 30 ? step_limit : 30)) ask_gpu >"$
 fi
 [[ $arch =~ ^[0-9]+$ ]] || gpu=none arch=90
 if [[ $gpu != none ]] && limited 20 ask_mode >"$out/mode.log" 2>&1; then mode=$(head -n 1 "$out/mode.log"); fi
-export mode
+export mode gpu
 step machine 60 machine || true
 nccl=$(tail -n 1 "$out/nccl-folder.txt" 2>/dev/null || true)
 

@@ -13,13 +13,13 @@ first_with() {
 }
 
 # Folders of Python's packages.
-python_paths() { timeout 20 python3 -c 'import sys; print(*(p for p in sys.path if p), sep="\n")' 2>/dev/null || true; }
+python_paths() { timeout --foreground 20 python3 -c 'import sys; print(*(p for p in sys.path if p), sep="\n")' 2>/dev/null || true; }
 
 find_cuda() {
   local on_path candidates=(/usr/local/cuda "$repo_root/.venv-tools/cuda/nvidia/cu13")
   if on_path=$(command -v nvcc); then
     # A wrapper script says where it is by where nvcc has its libraries.
-    on_path=$(timeout 20 nvcc --dryrun -x cu /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p' | head -n 1)
+    on_path=$(timeout --foreground 20 nvcc --dryrun -x cu /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p' | head -n 1)
     [[ -z $on_path ]] || candidates=("$(readlink -f "$on_path")" "${candidates[@]}")
   fi
   mapfile -t -O ${#candidates[@]} candidates < <(python_paths | sed 's|$|/nvidia/cu13|')
@@ -33,7 +33,7 @@ nccl_folder() {
   mapfile -t -O 1 candidates < <(python_paths | sed 's|$|/nvidia/nccl/lib|')
   first_with libnccl.so.2 "${candidates[@]}" && return
   # Of a Python that is not the one on the PATH.
-  timeout 20 find /usr /opt /home /root -path /proc -prune -o -name libnccl.so.2 -printf '%h\n' -quit 2>/dev/null || true
+  timeout --foreground 20 find /usr /opt /home /root -path /proc -prune -o -name libnccl.so.2 -printf '%h\n' -quit 2>/dev/null || true
 }
 
 # Sets and exports what the functions below use: cuda, cccl, runtime, gtest, includes, version.
@@ -43,7 +43,7 @@ find_tools() {
   have python3 || die "no python3 here"
   cuda=$(find_cuda) || die "no nvcc on the PATH, in /usr/local/cuda, among Python's packages or in .venv-tools/"
   # As kernels/cuda/meson.build asks for.
-  release=$(timeout 20 "$cuda/bin/nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p' | head -n 1)
+  release=$(timeout --foreground 20 "$cuda/bin/nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p' | head -n 1)
   [[ -z $release || $(printf '12.5\n%s\n' "$release" | sort -V | head -n 1) == 12.5 ]] ||
     die "nvcc 12.5 or newer is needed: $cuda/bin/nvcc is $release"
   cccl=$(first_with cub/version.cuh "$cuda/include/cccl" "$cuda/include" "$fetched/include/cccl") ||
