@@ -1,321 +1,330 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pack, pack with audit and unpack on a GPU against a device copy that moves as many bytes: the
+// Pack, pack with audit and unpack on a GPU beside a device copy that moves as many bytes: the
 // 32-byte sectors that must be read plus the bytes that must be written. And how long a model's
 // plans take from keep vectors in host memory, their copy included.
 //
-//   cuda_pack_bench [--quick] [--json FILE]
+//   cuda_pack_bench [--quick] [--strict] [--json FILE]
 //
-// TEST_CUDA_LIBRARY: path of libprunex-cuda.so. One table on stdout. Exit 77 without a GPU.
+// Results are compared with the host's kernels first. Each step then goes through so many buffers
+// in turn that a round touches four times the L2, and so does the copy, in turn with it; a figure
+// is the median of rounds after warm-up, a launch's share of its round.
+// --strict: exit status 1 for a missed goal. TEST_CUDA_LIBRARY: path of libprunex-cuda.so. Exit
+// status 1 for an error of CUDA or a wrong result, 77 without a GPU.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
+#include <cstring>
 #include <memory>
-#include <random>
-#include <string>
 
+#include "bench/cuda_pack_device.cuh"
+#include "bench/cuda_pack_report.h"
+#include "bench/cuda_pack_shapes.h"
 #include "kernels/cuda/keep_masks.h"
 #include "kernels/cuda/lower_keeps.h"
-#include "kernels/mask.h"
-#include "tools/cuda_device.cuh"
+#include "kernels/pack.h"
 
 namespace {
 
 using namespace prunex;
-using tools::DeviceMemory;
+using namespace prunex::bench;
 
-struct Subject {
-  std::string name;
-  DType type;
-  Layout layout;
-};
+struct Bench {
+  Device device;
+  int rounds = 0;
+  uint64_t memory = 0;  // bytes that may be used
+  Clock clock;
+  std::vector<Row> rows;
 
-struct Row {
-  std::string name, step;
-  double bytes = 0, seconds = 0, share = 0;
-};
-
-std::vector<uint8_t> random_keep(std::mt19937_64& rng, int64_t n, double density, int64_t run = 1) {
-  std::vector<uint8_t> keep(static_cast<size_t>(n), 0);
-  std::bernoulli_distribution kept(density);
-  for (int64_t i = 0; i < n; i += run) {
-    const uint8_t value = kept(rng) ? 1 : 0;
-    for (int64_t j = i; j < std::min(i + run, n); ++j) {
-      keep[static_cast<size_t>(j)] = value;
-    }
+  void add(Row row) {
+    rows.push_back(std::move(row));
+    std::printf("%s\n", line_of(rows.back()).c_str());
+    std::fflush(stdout);
   }
-  keep[0] = 1;
-  return keep;
-}
 
-std::shared_ptr<const CompiledMask> conv(std::mt19937_64& rng, int64_t out, int64_t in,
-                                         int64_t window, double filters, double channels) {
-  const std::vector<uint8_t> rows = random_keep(rng, out, filters);
-  const std::vector<uint8_t> columns = random_keep(rng, in, channels);
-  MaskSpec spec;
-  spec.ndim = 3;
-  spec.sizes = {out, in, window};
-  spec.keep[0] = rows;
-  spec.keep[1] = columns;
-  return std::make_shared<CompiledMask>(*compile(spec));
-}
-
-// ResNet-50's convolutions in the order of DDP's buckets, cut into buckets of 25 MB of fp32.
-std::vector<Layout> resnet50(std::mt19937_64& rng, double density) {
-  struct Shape {
-    int64_t out, in, window;
-  };
-  std::vector<Shape> shapes{{64, 3, 49}};
-  int64_t in = 64;
-  const int64_t blocks[] = {3, 4, 6, 3};
-  for (int64_t stage = 0; stage < 4; ++stage) {
-    const int64_t width = int64_t{64} << stage;
-    for (int64_t block = 0; block < blocks[stage]; ++block) {
-      shapes.insert(shapes.end(), {{width, in, 1}, {width, width, 9}, {width * 4, width, 1}});
-      if (block == 0) {
-        shapes.push_back({width * 4, in, 1});
-      }
-      in = width * 4;
+  // The step and a copy of as many bytes, in turn.
+  void time(Row& row, const Launch& launch) const {
+    constexpr int kWarmup = 3;
+    const auto half = std::max<size_t>(static_cast<size_t>(row.bytes / 2), 1);
+    std::vector<std::unique_ptr<Memory>> from, to;
+    for (size_t i = 0; i < row.sets; ++i) {
+      from.push_back(std::make_unique<Memory>(half));
+      to.push_back(std::make_unique<Memory>(half));
+      from.back()->fill(1);
     }
-  }
-  shapes.push_back({1000, 2048, 1});
-  std::ranges::reverse(shapes);
-  std::vector<Layout> buckets;
-  std::vector<Segment> segments;
-  uint64_t at = 0;
-  const auto close = [&] {
-    if (at != 0) {
-      buckets.push_back(*make_layout(std::exchange(segments, {}), std::exchange(at, 0)));
-    }
-  };
-  for (const Shape& s : shapes) {
-    const auto mask = conv(rng, s.out, s.in, s.window, density, s.in > 3 ? density : 1);
-    segments.push_back({at, mask->count, mask, {}, false});
-    at += mask->count;
-    segments.push_back({at, static_cast<uint64_t>(2 * s.out), nullptr, {}, false});  // BatchNorm
-    at += static_cast<uint64_t>(2 * s.out);
-    if (at * sizeof(float) >= 25'000'000) {
-      close();
-    }
-  }
-  close();
-  return buckets;
-}
-
-// One row of `count` elements: runs of `run` elements.
-Layout runs(std::mt19937_64& rng, int64_t count, double density, int64_t run) {
-  constexpr int64_t kColumns = 8192;
-  const std::vector<uint8_t> columns = random_keep(rng, kColumns, density, run);
-  MaskSpec spec;
-  spec.ndim = 2;
-  spec.sizes = {count / kColumns, kColumns};
-  spec.keep[1] = columns;
-  const auto mask = std::make_shared<CompiledMask>(*compile(spec));
-  return *make_layout({{0, mask->count, mask, {}, false}}, mask->count);
-}
-
-// Bytes of the 32-byte sectors of the buffer that hold kept elements.
-double sectors(const Layout& layout, size_t size) {
-  uint64_t touched = 0, last = ~uint64_t{0};
-  for (const Segment& segment : layout.segments) {
-    for (uint64_t i = 0; i < segment.count; ++i) {
-      if (segment.mask == nullptr || keeps(*segment.mask, i)) {
-        const uint64_t sector = (segment.offset + i) * size / 32;
-        touched += sector != last ? 1 : 0;
-        last = sector;
+    const Launch copy = [&](cudaStream_t stream, size_t i) {
+      must(cudaMemcpyAsync(to[i]->at(), from[i]->at(), half, cudaMemcpyDeviceToDevice, stream),
+           "cudaMemcpyAsync");
+    };
+    std::vector<double> steps, copies;
+    for (int i = 0; i < rounds + kWarmup; ++i) {
+      const double s = clock.round(launch, row.sets), c = clock.round(copy, row.sets);
+      if (i >= kWarmup) {
+        steps.push_back(s);
+        copies.push_back(c);
       }
     }
+    row.seconds = median(steps);
+    row.copy_seconds = median(copies);
   }
-  return static_cast<double>(touched * 32);
-}
+};
 
-// The best of several medians would flatter: this is the median of `rounds` launches.
-double seconds_of(int rounds, const std::function<void(cudaStream_t)>& launch) {
-  cudaStream_t stream = nullptr;
-  cudaEvent_t begin = nullptr, end = nullptr;
-  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-  cudaEventCreate(&begin);
-  cudaEventCreate(&end);
-  std::vector<float> times;
-  for (int i = 0; i < rounds + 3; ++i) {
-    cudaEventRecord(begin, stream);
-    launch(stream);
-    cudaEventRecord(end, stream);
-    cudaEventSynchronize(end);
-    float ms = 0;
-    cudaEventElapsedTime(&ms, begin, end);
-    if (i >= 3) {
-      times.push_back(ms);
-    }
-  }
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  cudaStreamDestroy(stream);
-  std::ranges::sort(times);
-  return static_cast<double>(times[times.size() / 2]) / 1000;
-}
-
-// Copies of `bytes` / 2, read and written, between buffers that are far larger than the last-level
-// cache when the subject's is.
-double copy_seconds(int rounds, double bytes) {
-  const auto half = std::max<size_t>(static_cast<size_t>(bytes / 2), 1);
-  const DeviceMemory from(half), to(half);
-  return seconds_of(rounds, [&](cudaStream_t stream) {
-    cudaMemcpyAsync(to.data(), from.data(), half, cudaMemcpyDeviceToDevice, stream);
-  });
-}
-
-void measure(const Subject& subject, int rounds, std::vector<Row>& rows) {
-  const cuda::Table& table = *tools::cuda_library().table;
+uint32_t tile_for(const Layout& layout, size_t size) {
   const cuda::DeviceFacts& facts = tools::cuda_library().facts;
+  return cuda::tile_elements(cuda::tuning_of(static_cast<uint32_t>(facts.arch)),
+                             static_cast<uint32_t>(facts.sms), layout.count, size);
+}
+
+// A subject's plan, buffers and what they hold.
+class Stage {
+ public:
+  Stage(const Subject& subject, size_t sets)
+      : subject_(subject),
+        layout_(subject.layout),
+        size_(size_of(subject.type)),
+        all_{0, layout_.kept, 0, layout_.count},
+        plan_(layout_, tile_for(layout_, size_)),
+        scratch_(table().scratch_bytes()),
+        record_(sizeof(cuda::AuditRecord)),
+        packed_(layout_.kept * size_),
+        clean_(layout_.count * size_) {
+    scratch_.fill(0);
+    std::mt19937_64 rng(7);
+    for (size_t at = 0; at < packed_.size(); at += 8) {
+      const uint64_t bits = rng() & 0x3f3f3f3f3f3f3f3f;  // no NaN in any type
+      std::memcpy(&packed_[at], &bits, std::min<size_t>(8, packed_.size() - at));
+    }
+    unpack(layout_, subject.type, packed_.data(), all_, clean_.data());
+    for (size_t i = 0; i < sets; ++i) {
+      whole_.push_back(std::make_unique<Memory>(clean_.size()));
+      dense_.push_back(std::make_unique<Memory>(packed_.size()));
+    }
+  }
+
+  [[nodiscard]] Launch pack_step(bool audit) const {
+    return [this, audit](cudaStream_t stream, size_t i) {
+      cuda::MoveCall call =
+          plan_.call(subject_.type, all_, whole_[i]->at(), dense_[i]->at(), stream);
+      if (audit) {
+        call.record = record_.at<cuda::AuditRecord>();
+        call.scratch = scratch_.at();
+      }
+      must(table().pack(&call), audit ? "pack with audit" : "pack");
+    };
+  }
+  [[nodiscard]] Launch unpack_step() const {
+    return [this](cudaStream_t stream, size_t i) {
+      const cuda::MoveCall call =
+          plan_.call(subject_.type, all_, dense_[i]->at(), whole_[i]->at(), stream);
+      must(table().unpack(&call), "unpack");
+    };
+  }
+
+  // Against the host's kernels, with dropped elements that are not zero; leaves all buffers clean.
+  void check() const {
+    Bytes dirty = clean_;
+    for (size_t at = 0; at + size_ <= dirty.size(); at += size_ * 4099) {
+      dirty[at + size_ - 1] |= std::byte{0x20};
+    }
+    Bytes want(packed_.size());
+    AuditCount dropped;
+    pack(layout_, subject_.type, dirty.data(), all_, want.data(), &dropped);
+    whole_[0]->put(dirty);
+    for (const bool audit : {false, true}) {
+      dense_[0]->fill(0xa5);
+      record_.fill(0xff);
+      pack_step(audit)(nullptr, 0);
+      compare(dense_[0]->get(), want, audit ? "pack with audit" : "pack");
+    }
+    cuda::AuditRecord found{};
+    const Bytes raw = record_.get();
+    std::memcpy(&found, raw.data(), sizeof found);
+    if (found.lossless != dropped.lossless) {
+      give_up(strf("%s: the audit counts %llu, the host %llu", subject_.name.c_str(),
+                   static_cast<unsigned long long>(found.lossless),
+                   static_cast<unsigned long long>(dropped.lossless)));
+    }
+    dense_[0]->put(packed_);
+    whole_[0]->fill(0xa5);
+    unpack_step()(nullptr, 0);
+    compare(whole_[0]->get(), clean_, "unpack");
+    for (size_t i = 0; i < whole_.size(); ++i) {
+      whole_[i]->put(clean_);
+      dense_[i]->put(packed_);
+    }
+  }
+
+ private:
+  void compare(const Bytes& got, const Bytes& want, const char* step) const {
+    const auto at = std::ranges::mismatch(got, want).in1 - got.begin();
+    if (at != static_cast<ptrdiff_t>(got.size())) {
+      give_up(strf("%s %s: %s differs from the host's at byte %td of %zu", subject_.name.c_str(),
+                   prunex::name_of(subject_.type), step, at, got.size()));
+    }
+  }
+
+  const Subject& subject_;
+  const Layout& layout_;
+  const size_t size_;
+  const Slice all_;
+  const tools::DevicePlan plan_;
+  const Memory scratch_, record_;
+  Bytes packed_, clean_;
+  std::vector<std::unique_ptr<Memory>> whole_, dense_;
+};
+
+void measure(Bench& bench, const Subject& subject) {
   const size_t size = size_of(subject.type);
-  const Layout& layout = subject.layout;
-  const cuda::Tuning& tuning = cuda::tuning_of(static_cast<uint32_t>(facts.arch));
-  const tools::DevicePlan plan(
-      layout, cuda::tile_elements(tuning, static_cast<uint32_t>(facts.sms), layout.count, size));
-  const DeviceMemory buffer(layout.count * size), packed(layout.kept * size);
-  const DeviceMemory scratch(table.scratch_bytes()), record(sizeof(cuda::AuditRecord));
-  buffer.fill(0);
-  scratch.fill(0);
-  const Slice all{0, layout.kept, 0, layout.count};
-  const double whole = static_cast<double>(layout.count * size);
-  const double kept = static_cast<double>(layout.kept * size);
-  const auto add = [&](const char* step, double bytes, const cuda::MoveCall& base, bool spread) {
-    const double seconds = seconds_of(rounds, [&](cudaStream_t stream) {
-      cuda::MoveCall call = base;
-      call.stream = stream;
-      spread ? table.unpack(&call) : table.pack(&call);
-    });
-    rows.push_back({subject.name, step, bytes, seconds, copy_seconds(rounds, bytes) / seconds});
-  };
-  cuda::MoveCall call = plan.call(subject.type, all, buffer.data(), packed.data());
-  add("pack", sectors(layout, size) + kept, call, false);
-  call.record = record.as<cuda::AuditRecord>();
-  call.scratch = scratch.data();
-  add("audit", whole + kept, call, false);
-  add("unpack", whole + kept, plan.call(subject.type, all, packed.data(), buffer.data()), true);
+  const double whole = static_cast<double>(subject.layout.count * size);
+  const double kept = static_cast<double>(subject.layout.kept * size);
+  Row row;
+  row.subject = subject.name;
+  row.type = prunex::name_of(subject.type);
+  row.model = subject.model;
+  row.run = subject.run;
+  row.bytes = static_cast<double>(touched_bytes(subject.layout, size)) + kept;
+  // The buffers, and the copy's, which are no larger.
+  row.sets = sets_for(static_cast<uint64_t>(row.bytes), bench.device.cache,
+                      static_cast<uint64_t>(2 * (whole + kept)), bench.memory);
+  const Stage stage(subject, row.sets);
+  stage.check();
+  bench.time(row, stage.pack_step(false));
+  bench.add(row);
+  row.step = Step::audit;
+  row.pack_seconds = row.seconds;
+  row.pack_bytes = row.bytes;
+  row.bytes = whole + kept;
+  bench.time(row, stage.pack_step(true));
+  bench.add(row);
+  row.step = Step::unpack;
+  bench.time(row, stage.unpack_step());
+  bench.add(row);
 }
 
 // Of one bucket, made anew with each compile().
 class KeepPlan {
  public:
   explicit KeepPlan(const Layout& layout) {
-    const cuda::Table& table = *tools::cuda_library().table;
-    const cuda::DeviceFacts& facts = tools::cuda_library().facts;
-    const cuda::LayoutKeeps keeps = *cuda::keeps_of(layout);
-    const cuda::LoweredKeeps lowered = *cuda::lower_keeps(
-        keeps.tensors, cuda::tile_elements(cuda::tuning_of(static_cast<uint32_t>(facts.arch)),
-                                           static_cast<uint32_t>(facts.sms), layout.count, 4));
-    const cuda::KeepImage image{lowered.arrays(), lowered.tensors.size(), lowered.places.size(),
-                                lowered.tensor_of_row.size(), lowered.tensor_of_word.size()};
-    bytes_ = keeps.keeps.size();
-    void* pinned = nullptr;
-    if (table.plan_reserve_keeps(&image, &plan_) != 0 ||
-        table.allocate_pinned(&pinned, bytes_) != 0) {
-      std::fprintf(stderr, "cuda_pack_bench: no memory for a plan\n");
-      std::exit(1);
+    const auto keeps = cuda::keeps_of(layout);
+    const auto lowered = keeps
+                             ? cuda::lower_keeps(keeps->tensors, tile_for(layout, sizeof(float)))
+                             : Result<cuda::LoweredKeeps>(fail(Code::internal, "no keep vectors"));
+    if (!lowered) {
+      give_up("compile: " + lowered.error().text);
     }
-    pinned_ = static_cast<uint8_t*>(pinned);
-    std::ranges::copy(keeps.keeps, pinned_);
-    keeps_ = std::make_unique<DeviceMemory>(bytes_);
-    scratch_ = std::make_unique<DeviceMemory>(table.keep_scratch_bytes(plan_));
+    const cuda::KeepImage image{lowered->arrays(), lowered->tensors.size(), lowered->places.size(),
+                                lowered->tensor_of_row.size(), lowered->tensor_of_word.size()};
+    bytes_ = keeps->keeps.size();
+    must(table().plan_reserve_keeps(&image, &plan_), "plan_reserve_keeps");
+    must(table().allocate_pinned(&pinned_, bytes_), "allocate_pinned");
+    std::memcpy(pinned_, keeps->keeps.data(), bytes_);
+    keeps_ = std::make_unique<Memory>(bytes_);
+    scratch_ = std::make_unique<Memory>(scratch_bytes_ = table().keep_scratch_bytes(plan_));
+    kept_ = std::make_unique<Memory>(sizeof(uint64_t));
   }
   ~KeepPlan() {
-    tools::cuda_library().table->plan_destroy(plan_);
-    tools::cuda_library().table->deallocate_pinned(pinned_);
+    must(table().plan_destroy(plan_), "plan_destroy");
+    must(table().deallocate_pinned(pinned_), "deallocate_pinned");
   }
   KeepPlan(const KeepPlan&) = delete;
   KeepPlan& operator=(const KeepPlan&) = delete;
   [[nodiscard]] size_t bytes() const { return bytes_; }
   void compile(cudaStream_t stream) const {
-    const cuda::Table& table = *tools::cuda_library().table;
-    const cuda::KeepCall call{keeps_->as<uint8_t>(), scratch_->data(), scratch_->size(), stream};
-    table.copy(keeps_->data(), pinned_, bytes_, stream);
-    table.plan_from_keeps(&call, plan_, nullptr);
+    const cuda::KeepCall call{keeps_->at<uint8_t>(), scratch_->at(), scratch_bytes_, stream};
+    must(table().copy(keeps_->at(), pinned_, bytes_, stream), "copy of keep vectors");
+    must(table().plan_from_keeps(&call, plan_, kept_->at<uint64_t>()), "plan_from_keeps");
+  }
+  void check(const Layout& layout) const {
+    compile(nullptr);
+    uint64_t kept = 0;
+    const Bytes raw = kept_->get();
+    std::memcpy(&kept, raw.data(), sizeof kept);
+    if (kept != layout.kept) {
+      give_up(strf("compile: the plan keeps %llu elements, the mask %llu",
+                   static_cast<unsigned long long>(kept),
+                   static_cast<unsigned long long>(layout.kept)));
+    }
   }
 
  private:
   cuda::Plan* plan_ = nullptr;
-  uint8_t* pinned_ = nullptr;
-  size_t bytes_ = 0;
-  std::unique_ptr<DeviceMemory> keeps_, scratch_;
+  void* pinned_ = nullptr;
+  size_t bytes_ = 0, scratch_bytes_ = 0;
+  std::unique_ptr<Memory> keeps_, scratch_, kept_;
 };
 
-void measure_compile(double density, int rounds, std::vector<Row>& rows) {
+void measure_compile(Bench& bench, double density) {
   std::mt19937_64 rng(1);
   std::vector<std::unique_ptr<KeepPlan>> plans;
-  Row row{"resnet50 d=" + std::to_string(density).substr(0, 4) + " all", "compile"};
-  for (const Layout& bucket : resnet50(rng, density)) {
+  Row row;
+  row.subject = strf("resnet50 d=%.2f all", density);
+  row.type = "keep";
+  row.step = Step::compile;
+  for (const Layout& bucket : resnet50(rng, density, sizeof(float))) {
     plans.push_back(std::make_unique<KeepPlan>(bucket));
+    plans.back()->check(bucket);
     row.bytes += static_cast<double>(plans.back()->bytes());
   }
-  row.seconds = seconds_of(rounds, [&](cudaStream_t stream) {
-    for (const auto& plan : plans) {
-      plan->compile(stream);
-    }
-  });
-  rows.push_back(std::move(row));
-}
-
-std::vector<Subject> subjects(bool quick) {
-  std::mt19937_64 rng(1);
-  std::vector<Subject> out;
-  for (const double density : {0.5, 0.25}) {
-    size_t b = 0;
-    for (Layout& bucket : resnet50(rng, density)) {
-      const std::string name = "resnet50 d=" + std::to_string(density).substr(0, 4) + " bucket ";
-      out.push_back({name + std::to_string(b++), DType::f32, std::move(bucket)});
-    }
+  std::vector<double> times;
+  for (int i = 0; i < bench.rounds + 3; ++i) {
+    times.push_back(bench.clock.round(
+        [&](cudaStream_t stream, size_t) {
+          for (const auto& plan : plans) {
+            plan->compile(stream);
+          }
+        },
+        1));
   }
-  const int64_t count = quick ? 1 << 23 : 1 << 26;
-  for (const DType type : {DType::f32, DType::bf16}) {
-    for (const int64_t run : {1, 9, 32, 256}) {
-      for (const double density : {0.1, 0.5, 0.9}) {
-        const std::string name = std::string(name_of(type)) + " run " + std::to_string(run) +
-                                 " d=" + std::to_string(density).substr(0, 3);
-        out.push_back({name, type, runs(rng, count, density, run)});
-      }
-    }
-    out.push_back(
-        {std::string(name_of(type)) + " dense", type, dense_layout(static_cast<uint64_t>(count))});
-  }
-  return out;
+  row.seconds = median({times.begin() + 3, times.end()});
+  bench.add(row);
 }
 
-void print(const Row& r) {
-  std::printf("%-28s %-7s %10.2f %10.2f %9.1f %8.3f\n", r.name.c_str(), r.step.c_str(),
-              r.bytes / 1e6, r.seconds * 1e6, r.bytes / r.seconds / 1e9, r.share);
-  std::fflush(stdout);
-}
-
-void write_json(const char* path, const std::vector<Row>& rows) {
-  FILE* file = std::fopen(path, "w");
-  if (file == nullptr) {
+bool write(const char* path, const std::string& text) {
+  FILE* const file = std::fopen(path, "w");
+  const bool written = file != nullptr && std::fputs(text.c_str(), file) >= 0;
+  if (file == nullptr || std::fclose(file) != 0 || !written) {
     std::perror(path);
-    return;
+    return false;
   }
-  std::fprintf(file, "{\"device\": \"%s\", \"rows\": [\n", tools::cuda_library().facts.name);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const Row& r = rows[i];
-    std::fprintf(file,
-                 "  {\"subject\": \"%s\", \"step\": \"%s\", \"bytes\": %.0f, \"us\": %.2f, "
-                 "\"gbytes_per_s\": %.1f, \"of_copy\": %.3f}%s\n",
-                 r.name.c_str(), r.step.c_str(), r.bytes, r.seconds * 1e6,
-                 r.bytes / r.seconds / 1e9, r.share, i + 1 < rows.size() ? "," : "");
+  return true;
+}
+
+int run(bool quick, bool strict, const char* json) {
+  const tools::CudaLibrary& library = tools::cuda_library();
+  Bench bench;
+  int cache = 0;
+  size_t free = 0, total = 0;
+  must(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, 0), "size of the L2");
+  must(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  bench.device = {library.facts.name, library.facts.arch, library.facts.sms,
+                  static_cast<uint64_t>(cache), quick};
+  bench.rounds = quick ? 15 : 41;
+  bench.memory = free / 2;
+  std::printf("%s", heading(bench.device).c_str());
+  for (const double density : {0.5, 0.25}) {
+    measure_compile(bench, density);
   }
-  std::fprintf(file, "]}\n");
-  std::fclose(file);
+  for (const Subject& subject : subjects(quick)) {
+    measure(bench, subject);
+    // Whatever ends this early leaves what was measured.
+    if (json != nullptr && !write(json, json_of(bench.device, bench.rows))) {
+      return 1;
+    }
+  }
+  std::printf("%s\n", summary(bench.rows).c_str());
+  return strict && missed(bench.rows) > 0 ? 1 : 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool quick = false;
+  bool quick = false, strict = false;
   const char* json = nullptr;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--quick") {
       quick = true;
+    } else if (argument == "--strict") {
+      strict = true;
     } else if (argument == "--json" && i + 1 < argc) {
       json = argv[++i];
     } else {
@@ -325,22 +334,7 @@ int main(int argc, char** argv) {
   }
   if (!tools::cuda_library().missing.empty()) {
     std::fprintf(stderr, "cuda_pack_bench: %s\n", tools::cuda_library().missing.c_str());
-    return 77;
+    return tools::cuda_library().broken ? 1 : 77;
   }
-  std::vector<Row> rows;
-  const int rounds = quick ? 15 : 50;
-  std::printf("%-28s %-7s %10s %10s %9s %8s\n", "subject", "step", "MB", "us", "GB/s", "of copy");
-  for (const double density : {0.5, 0.25}) {
-    measure_compile(density, rounds, rows);
-    print(rows.back());
-  }
-  for (const Subject& subject : subjects(quick)) {
-    const size_t before = rows.size();
-    measure(subject, rounds, rows);
-    std::for_each(rows.begin() + static_cast<std::ptrdiff_t>(before), rows.end(), print);
-  }
-  if (json != nullptr) {
-    write_json(json, rows);
-  }
-  return 0;
+  return run(quick, strict, json);
 }

@@ -120,6 +120,7 @@ void set_environment(const Places& places, const Case& one, int rank) {
   set("NCCL_DEBUG", "INFO");
   set("NCCL_DEBUG_FILE", file_of(places, one, rank, "log"));
   set("PRUNEX_NET_MODE", "compact");
+  set("PRUNEX_TRANSPORT", "socket");  // whatever RDMA devices the machine has
   set("PRUNEX_METRICS_FILE", file_of(places, one, rank, "prom"));
   if (one.staged) {
     set("PRUNEX_STAGED_GPU", "1");

@@ -8,7 +8,7 @@
 #   --sanitizer thread    into build-tsan/: ThreadSanitizer
 #   --no-tests            neither builds the tests nor installs GoogleTest (not with a sanitizer)
 #   --all-archs           CUDA kernels for sm_80, sm_90 and sm_100, not sm_90 alone; fetches nvcc from PyPI
-#                         where there is none
+#                         where there is none. The tree keeps them from then on
 #
 # Without options into build/, optimised. Again: only what changed, and without network.
 set -euo pipefail
@@ -45,7 +45,8 @@ if [[ $all_archs == true ]]; then
   cuda_from_pypi || die "no CUDA toolkit in /usr/local/cuda, and PyPI cannot be reached"
   cuda=(-Dcuda=enabled "-Dnvcc_archs=80,90,100")
 else
-  cuda=(-Dcuda=auto -Dnvcc_archs=90)
+  archs=$(configured_archs "$repo_root/$folder")
+  cuda=(-Dcuda=auto "-Dnvcc_archs=${archs:-90}")
 fi
 if [[ $sanitizer == none ]]; then
   configure_tree "$folder" "-Dtests=$tests" -Dsanitizer=none -Db_pch=false "${cuda[@]}"
@@ -54,6 +55,8 @@ else
 fi
 ninja_tree "$folder"
 
+archs=$(configured_archs "$repo_root/$folder")
+[[ ! -e $repo_root/$folder/plugin/libprunex-cuda.so ]] || echo "CUDA kernels: sm_${archs//,/ sm_}"
 [[ $tests == true ]] || say "tests were not built"
 for result in tools/prunex plugin/libprunex.so plugin/libnccl-net-prunex.so plugin/libprunex-cuda.so; do
   [[ ! -e $repo_root/$folder/$result ]] || echo "$folder/$result"

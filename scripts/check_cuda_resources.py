@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what ptxas reports of the kernels: no spills, and few enough registers.
+"""Checks what ptxas reports of the kernels: no spills, and registers for the blocks that tuning.h counts on.
 
   check_cuda_resources.py [--list] REPORT...
 
@@ -17,8 +17,25 @@ FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) by
 USED = re.compile(r"Used (\d+) registers")
 OURS = re.compile(r"^_ZN6prunex4cuda")
 NAME = re.compile(r"\d+([a-z_]+_kernel)")
-# A block of 256 threads and 65536 registers per SM: with more, fewer than two blocks would fit.
-MOST_REGISTERS = 128
+# Of an SM of all architectures from sm_80 on, and what a block of kernels/cuda/tuning.h has.
+SM_REGISTERS, BLOCK_THREADS = 65536, 256
+# Blocks that reside on an SM at least. Pack with audit is pack_kernel<move, true>.
+BLOCKS, AUDIT_BLOCKS = 4, 3
+
+
+def blocks_of(name):
+    """Blocks of a kernel that have to fit an SM."""
+    return AUDIT_BLOCKS if re.search(r"pack_kernelILi\d+ELb1E", name) and "unpack_kernel" not in name else BLOCKS
+
+
+def most_registers(blocks):
+    """Registers are handed out in eights for each thread."""
+    return SM_REGISTERS // (BLOCK_THREADS * blocks) // 8 * 8
+
+
+def resident(registers):
+    """Blocks that fit, by registers and by the 2048 threads of an SM."""
+    return min(2048 // BLOCK_THREADS, SM_REGISTERS // (BLOCK_THREADS * (-(-max(registers, 1) // 8) * 8)))
 
 
 def kernels(lines):
@@ -50,11 +67,14 @@ def check(path, list_all):
                 continue
             ours += 1
             if list_all:
-                print(f"{arch} {short(name):40} {registers:4} registers {spill:4} bytes spilled")
+                print(f"{arch} {short(name):40} {registers:4} registers {spill:4} bytes spilled"
+                      f" {resident(registers)} blocks per SM")
             if spill or stack:
                 faults.append(f"{path}: {arch} {name}: {spill} bytes spilled, {stack} of stack")
-            if registers > MOST_REGISTERS:
-                faults.append(f"{path}: {arch} {name}: {registers} registers, at most {MOST_REGISTERS}")
+            blocks = blocks_of(name)
+            if registers > most_registers(blocks):
+                faults.append(f"{path}: {arch} {name}: {registers} registers, at most {most_registers(blocks)}: "
+                              f"{blocks} blocks of {BLOCK_THREADS} threads have to fit an SM, {resident(registers)} do")
     return ours, faults
 
 
@@ -72,6 +92,9 @@ def main():
         faults.append("no kernel of PruneX's in these reports: was nvcc run with -Xptxas -v?")
     for fault in faults:
         print(fault, file=sys.stderr)
+    if options.list:
+        print(f"{ours} kernels, {len(faults)} faults" if faults else
+              f"{ours} kernels, no spills, {BLOCKS} blocks per SM and more ({AUDIT_BLOCKS} with audit)")
     return 1 if faults else 0
 
 

@@ -28,7 +28,7 @@ ALLOWED = {
     "plugin/nccl": TOP,
     "tools": TOP + ["plugin/nccl"],
     "bench": TOP + ["plugin/nccl", "tools"],
-    "tests": TOP + ["plugin/nccl", "tools"],
+    "tests": TOP + ["plugin/nccl", "tools", "bench"],
 }
 SUFFIXES = {".h", ".c", ".cc", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')

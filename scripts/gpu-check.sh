@@ -36,8 +36,11 @@ build=build-gpu out='' quick=false limit=450 step_limit=3600 no_build=false
 carried=.gpu-check CXX=${CXX:-g++}
 while (($#)); do
   case $1 in
-    --out) out=${2:?--out needs a folder} && shift 2 ;;
-    --build) build=${2:?--build needs a folder} && shift 2 ;;
+    --out | --build)
+      [[ -n ${2:-} && ${2:-} != --* ]] || usage_error "$1 needs a folder"
+      if [[ $1 == --out ]]; then out=$2; else build=$2; fi
+      shift 2
+      ;;
     --seconds | --step-seconds)
       [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || usage_error "$1 '${2:-}': a whole number of seconds"
       if [[ $1 == --seconds ]]; then limit=$2; else step_limit=$2; fi
@@ -46,14 +49,17 @@ while (($#)); do
     --quick) quick=true && shift ;;
     --no-build) no_build=true && shift ;;
     --prepare) prepare && exit 0 ;;
-    --bundle) bundle "${2:?--bundle needs a file}" && exit 0 ;;
+    --bundle)
+      [[ -n ${2:-} ]] || usage_error "--bundle needs a file"
+      bundle "$2" && exit 0
+      ;;
     -h | --help) show_help && exit 0 ;;
     *) usage_error "unknown option '$1'" ;;
   esac
 done
 out=${out:-$build/results}
-started=$(now) gpu=none arch=90 driver='' running=''
-export repo_root program build out quick carried CXX arch
+started=$(now) gpu=none arch=90 driver='' running='' mode='' nccl=''
+export repo_root program build out quick carried CXX arch nccl
 
 # ---- steps --------------------------------------------------------------------------------------------
 
@@ -167,19 +173,64 @@ pack_bench() {
 have_plugin() { [[ -e $build/libprunex.so && -x $build/nccl_check ]] || { echo "libprunex.so was not built" && return 77; }; }
 # nccl_steps SECONDS: of all cases together.
 nccl_steps() {
-  local folder
+  local name
   have_plugin || return
-  folder=$(nccl_folder)
-  LD_LIBRARY_PATH=$repo_root/$build${folder:+:$folder}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
+  one_process_only && return 77
+  # What a machine sets for its jobs is about other networks than this one.
+  for name in $(compgen -e | grep -E '^(NCCL|PRUNEX)_' || true); do unset "$name"; done
+  LD_LIBRARY_PATH=$repo_root/$build${nccl:+:$nccl}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
     "$build/nccl_check" "$repo_root/$build/libprunex-cuda.so" "$repo_root/$build/libprunex.so" "$out" 30 "$1"
 }
 # DDP with CUDA gradients, where there is a PyTorch for it.
 torch_ddp() {
   have_plugin || return
+  one_process_only && return 77
   PYTHONPATH=$repo_root/python PYTHONDONTWRITEBYTECODE=1 PRUNEX_LIBRARY=$repo_root/$build/libprunex.so \
     python3 python/tests/ddp_device.py
 }
+# In an exclusive compute mode the second of two processes gets no GPU, and in none does anyone.
+one_process_only() {
+  [[ $mode == *Exclusive* || $mode == *Prohibited* ]] || return 1
+  echo "the GPU's compute mode is $mode: two processes cannot share it (nvidia-smi -c DEFAULT changes that)"
+}
 no_gpu() { echo "no NVIDIA GPU here" && return 77; }
+not_built() { echo "$1" && return 77; }
+built() {
+  local name missing=()
+  for name in cuda_pack_bench nccl_check libprunex.so; do [[ -e $build/$name ]] || missing+=("$name"); done
+  ((${#missing[@]} == 0)) || { echo "not in $build/: ${missing[*]}; run without --no-build" && return 1; }
+}
+# What of the machine may explain a result.
+machine() {
+  echo "user $(id -u), locked memory $(ulimit -l) KiB, open files $(ulimit -n), $(cores) cores"
+  df -h /dev/shm 2>&1 | tail -n 1
+  # An MPS daemon changes how processes share the GPU.
+  env | grep -E '^(CUDA|NCCL|PRUNEX|NVIDIA|LD_LIBRARY_PATH)' || true
+  [[ $gpu == none ]] || limited_here 20 nvidia-smi
+  for tool in compute-sanitizer nvcc python3 "${CXX%% *}"; do command -v "$tool" || echo "no $tool on the PATH"; done
+  # Of a wheel or a distribution, whichever nccl_steps will load.
+  find_nccl
+}
+limited_here() { timeout --foreground -k 2 "$@" 2>&1 || true; }
+# Its folder and its version, for the report and for nccl_steps.
+find_nccl() {
+  nccl_folder >"$out/nccl-folder.txt"
+  limited_here 20 python3 - "$(cat "$out/nccl-folder.txt")" >"$out/nccl-version.txt" <<'END'
+import ctypes, os, sys
+folder = sys.argv[1]
+try:
+    library = ctypes.CDLL(os.path.join(folder, "libnccl.so.2"))
+    number = ctypes.c_int()
+    library.ncclGetVersion(ctypes.byref(number))
+    v = number.value
+    major = 10000 if v >= 10000 else 1000
+    print(f"{v // major}.{v % major // 100}.{v % 100}")
+except (OSError, AttributeError) as error:
+    print(f"none ({error})")
+END
+  echo "NCCL: $(tail -n 1 "$out/nccl-version.txt") in $(cat "$out/nccl-folder.txt")"
+}
+ask_mode() { nvidia-smi --query-gpu=compute_mode,mig.mode.current --format=csv,noheader; }
 ask_gpu() { nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader; }
 
 # Every file of the results in one.
@@ -187,6 +238,14 @@ gather() {
   cd "$out"
   shopt -s nullglob
   tar -czf gpu-check.tar.gz -- *.json *.log *.prom *.tsv *.txt
+}
+
+version_here() { sed -n "s/^  version: '\(.*\)',/\1/p" meson.build | head -n 1; }
+commit_here() {
+  git rev-parse HEAD 2>/dev/null || cat "$carried/commit" 2>/dev/null || echo unknown
+}
+nvcc_here() {
+  [[ -z ${cuda:-} ]] || timeout 20 "$cuda/bin/nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p' | head -n 1
 }
 
 # The table and the JSON, whatever has happened.
@@ -197,7 +256,9 @@ report() {
   end_running KILL
   running=''
   [[ -z $current ]] || record FAIL "ended from outside"
-  PRUNEX_GPU=$gpu PRUNEX_ARCH=$arch PRUNEX_DRIVER=${driver# } PRUNEX_SECONDS=$(since "$started") \
+  PRUNEX_VERSION=$(version_here) PRUNEX_COMMIT=$(commit_here) PRUNEX_NVCC=$(nvcc_here) PRUNEX_MODE=$mode \
+    PRUNEX_NCCL=$(tail -n 1 "$out/nccl-version.txt" 2>/dev/null || true) PRUNEX_STATUS=$code \
+    PRUNEX_GPU=$gpu PRUNEX_ARCH=$arch PRUNEX_DRIVER=${driver# } PRUNEX_SECONDS=$(since "$started") \
     limited 20 python3 scripts/gpu_report.py "$out" || code=1
   limited 20 gather || say "$out/gpu-check.tar.gz could not be written"
   exit "$code"
@@ -208,6 +269,7 @@ exec 3>&1 4>&2
 mkdir -p "$build" "$out"
 build=$(realpath --relative-to=. "$build") out=$(realpath "$out")
 rm -f "$out"/{steps.tsv,pack.json,nccl.json,device.json,gpu-check.json,gpu-check.tar.gz} "$out"/*.{log,prom,txt}
+export -f one_process_only not_built built machine limited_here find_nccl ask_mode
 export -f have say die first_with python_paths nccl_folder library_sources test_sources gencode commands object_name \
   cores compile_all link_plugin link_cuda link_tests have_plugin device_tests emulated_tests sanitizer_tests pack_bench nccl_steps torch_ddp \
   no_gpu ask_gpu gather
@@ -220,24 +282,56 @@ if have nvidia-smi && limited $((step_limit < 30 ? step_limit : 30)) ask_gpu >"$
   arch=${arch//[!0-9]/}
 fi
 [[ $arch =~ ^[0-9]+$ ]] || gpu=none arch=90
-if [[ $no_build == false ]]; then
+if [[ $gpu != none ]] && limited 20 ask_mode >"$out/mode.log" 2>&1; then mode=$(head -n 1 "$out/mode.log"); fi
+export mode gpu
+step machine 60 machine || true
+nccl=$(tail -n 1 "$out/nccl-folder.txt" 2>/dev/null || true)
+
+# What cannot be built leaves the rest to be told of, not to be forgotten.
+give_up_on() {
+  local why=$1 name
+  for name in "${@:2}"; do step "$name" 5 not_built "$why" || true; done
+}
+after=(emulated device pack nccl torch sanitizer)
+build_all() {
+  local missing
+  # In a shell of its own first: it ends where something is missing.
+  if ! missing=$( (find_tools) 2>&1); then
+    current=tools begin=$(now) failed=1
+    record FAIL "$missing"
+    give_up_on "not built: $missing" compile link link-tests plugin resources "${after[@]}"
+    return 1
+  fi
   find_tools
   echo "GPU: $gpu, sm_$arch; nvcc: $cuda; $(cores) cores"
   # Where one file does not compile, what does without it is still worth a look.
-  step compile $(($(cores) < 8 ? 1500 : 260)) compile_all || [[ $(compgen -G "$build/o/*.cu.o" | wc -l) == $(compgen -G "kernels/cuda/*.cu" | wc -l) ]] ||
-    die "the build failed: see $out/compile.log"
-  step link 60 link_cuda || die "the build failed: see $out/link.log"
+  if ! step compile $(($(cores) < 8 ? 1500 : 260)) compile_all &&
+    [[ $(compgen -G "$build/o/*.cu.o" | wc -l) != $(compgen -G "kernels/cuda/*.cu" | wc -l) ]]; then
+    say "the build failed: see $out/compile.log"
+    give_up_on "the build failed" link link-tests plugin resources "${after[@]}"
+    return 1
+  fi
+  if ! step link 60 link_cuda; then
+    say "the build failed: see $out/link.log"
+    give_up_on "libprunex-cuda.so was not linked" link-tests plugin resources "${after[@]}"
+    return 1
+  fi
   step link-tests 60 link_tests || true
   step plugin 60 link_plugin || true
   step resources 20 python3 scripts/check_cuda_resources.py --list "$build"/o/*.resources || true
+}
+if [[ $no_build == false ]]; then
+  build_all || exit 1
+elif ! built >/dev/null; then
+  step built 5 built || true
 fi
 export TEST_CUDA_LIBRARY=$repo_root/$build/libprunex-cuda.so
 step emulated 60 emulated_tests || true
 if [[ $gpu == none ]]; then
   for name in device pack nccl torch sanitizer; do step $name 5 no_gpu || true; done
 else
-  step device 120 device_tests || true
-  step pack 60 pack_bench || true
+  step device 100 device_tests || true
+  step pack 90 pack_bench || true
   rest=$(left)
   ((rest < 180)) || rest=180
   step nccl "$rest" nccl_steps $((rest > 12 ? rest - 10 : 2)) || true

@@ -13,13 +13,13 @@ first_with() {
 }
 
 # Folders of Python's packages.
-python_paths() { timeout 20 python3 -c 'import sys; print(*(p for p in sys.path if p), sep="\n")' 2>/dev/null || true; }
+python_paths() { timeout --foreground 20 python3 -c 'import sys; print(*(p for p in sys.path if p), sep="\n")' 2>/dev/null || true; }
 
 find_cuda() {
   local on_path candidates=(/usr/local/cuda "$repo_root/.venv-tools/cuda/nvidia/cu13")
   if on_path=$(command -v nvcc); then
     # A wrapper script says where it is by where nvcc has its libraries.
-    on_path=$(timeout 20 nvcc --dryrun -x cu /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p' | head -n 1)
+    on_path=$(timeout --foreground 20 nvcc --dryrun -x cu /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p' | head -n 1)
     [[ -z $on_path ]] || candidates=("$(readlink -f "$on_path")" "${candidates[@]}")
   fi
   mapfile -t -O ${#candidates[@]} candidates < <(python_paths | sed 's|$|/nvidia/cu13|')
@@ -33,15 +33,19 @@ nccl_folder() {
   mapfile -t -O 1 candidates < <(python_paths | sed 's|$|/nvidia/nccl/lib|')
   first_with libnccl.so.2 "${candidates[@]}" && return
   # Of a Python that is not the one on the PATH.
-  timeout 20 find /usr /opt /home /root -path /proc -prune -o -name libnccl.so.2 -printf '%h\n' -quit 2>/dev/null || true
+  timeout --foreground 20 find /usr /opt /home /root -path /proc -prune -o -name libnccl.so.2 -printf '%h\n' -quit 2>/dev/null || true
 }
 
 # Sets and exports what the functions below use: cuda, cccl, runtime, gtest, includes, version.
 find_tools() {
-  local fetched=$repo_root/.venv-tools/cuda/nvidia/cu13 header
+  local fetched=$repo_root/.venv-tools/cuda/nvidia/cu13 header release
   have "${CXX%% *}" || die "no ${CXX%% *} here"
   have python3 || die "no python3 here"
   cuda=$(find_cuda) || die "no nvcc on the PATH, in /usr/local/cuda, among Python's packages or in .venv-tools/"
+  # As kernels/cuda/meson.build asks for.
+  release=$(timeout --foreground 20 "$cuda/bin/nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p' | head -n 1)
+  [[ -z $release || $(printf '12.5\n%s\n' "$release" | sort -V | head -n 1) == 12.5 ]] ||
+    die "nvcc 12.5 or newer is needed: $cuda/bin/nvcc is $release"
   cccl=$(first_with cub/version.cuh "$cuda/include/cccl" "$cuda/include" "$fetched/include/cccl") ||
     die "no CCCL headers (cub/version.cuh) under $cuda/include: scripts/build.sh --all-archs fetches them"
   runtime=$(first_with libcudart_static.a "$cuda/lib64" "$cuda/lib" "$cuda/targets/x86_64-linux/lib" \
@@ -89,7 +93,7 @@ commands() {
     printf '%s\t%s\n' "$build/o/$(basename "$file").o" \
       "python3 scripts/nvcc_object.py $build/o/$(basename "$file").resources $cuda/bin/nvcc -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Xcompiler -fPIC,-fvisibility=hidden $code -isystem $cccl -I. -DPRUNEX_VERSION='\"$version\"' -DPRUNEX_CUDA_ARCHS='\"$arch\"' -c $file -o"
   done
-  for file in $(test_sources) plugin/base/*.cc kernels/{,host/,cuda/}*.cc bench/cuda_pack_bench.cc bench/nccl_check*.cc \
+  for file in $(test_sources) plugin/base/*.cc kernels/{,host/,cuda/}*.cc bench/cuda_pack_*.cc bench/nccl_check*.cc \
     plugin/nccl/module/*.cc $(library_sources); do
     [[ $file != */avx512.cc ]] || continue # twice, below
     flags=
@@ -141,8 +145,8 @@ link_plugin() {
 link_cuda() {
   local core=("$build"/o/plugin_base_*.o "$build"/o/kernels_*.o) cudart=("$runtime/libcudart_static.a" -ldl -lrt -lpthread)
   $CXX -shared -o $build/libprunex-cuda.so $build/o/*.cu.o "${cudart[@]}" -static-libstdc++ -static-libgcc \
-    -Wl,--exclude-libs,ALL -Wl,--version-script=kernels/cuda/libprunex-cuda.map -Wl,-z,defs
-  $CXX -o $build/cuda_pack_bench $build/o/bench_cuda_pack_bench.cc.o "${core[@]}" "${cudart[@]}"
+    -Wl,--exclude-libs,ALL -Wl,--version-script=kernels/cuda/libprunex-cuda.map -Wl,-z,nodelete -Wl,-z,now -Wl,-z,defs
+  $CXX -o $build/cuda_pack_bench $build/o/bench_cuda_pack_*.o "${core[@]}" "${cudart[@]}"
 }
 
 link_tests() {
@@ -173,6 +177,7 @@ prepare() {
     die "GoogleTest's sources are needed here: apt-get install libgtest-dev"
   mkdir -p "$carried/googletest"
   cp -r /usr/src/googletest/googletest/{include,src} "$carried/googletest/"
+  git rev-parse HEAD >"$carried/commit" 2>/dev/null || rm -f "$carried/commit"
   du -sh "$carried"
 }
 

@@ -128,6 +128,15 @@ find_meson() {
   fi
 }
 
+# configured_archs FOLDER: the compute capabilities that a tree builds CUDA kernels for, with commas; nothing where
+# there is no such tree yet.
+configured_archs() {
+  python3 -c 'import json, sys
+with open(sys.argv[1], encoding="utf-8") as options:
+    print(",".join(next(o["value"] for o in json.load(options) if o["name"] == "nvcc_archs")))' \
+    "$1/meson-info/intro-buildoptions.json" 2>/dev/null || true
+}
+
 # configure_tree FOLDER OPTION...: sets the folder up, again only if the options changed.
 configure_tree() {
   local folder=$repo_root/$1 meson output before state="CC=${CC:-} CXX=${CXX:-} ${*:2}"

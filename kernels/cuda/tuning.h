@@ -13,11 +13,16 @@ struct Tuning {
   uint32_t arch;           // compute capability, major * 10 + minor
   uint32_t threads;        // of a block
   uint32_t blocks_per_sm;  // of the grid; the blocks walk over the tiles
-  uint32_t tile_bytes;     // of the buffer: enough loads in flight, and enough tiles for all SMs
+  uint32_t tile_bytes;     // of the buffer: long enough for its loads, and enough tiles for all SMs
 };
 
-// Blocks of 256 threads, eight to an SM, keep 64 KiB of loads in flight on each: the product of HBM
-// bandwidth and latency is 25 KiB (A100) to 60 KiB (B200) per SM.
+// What resides on an SM follows from its 65536 registers: 4 blocks of 256 threads (1024 of its 2048
+// or 1536 threads) of pack and unpack (56 to 64 registers a thread), 3 of pack with audit (80), 4
+// to 8 of all else; scripts/check_cuda_resources.py holds the build to it. The grid has more
+// blocks, so that one that ends makes room for the next. Loads in flight on an SM: pack 16 KiB of
+// 4-byte elements where a pattern says which (4 blocks, 256 threads, 4 loads), unpack 32 KiB, whole
+// runs 64 KiB. Bandwidth times an assumed 0.8 us of loaded latency are 15 KiB (A100), 28 KiB (H200)
+// and 42 KiB (B200); nobody has measured these rows on a GPU yet (bench/cuda_pack_bench does).
 inline constexpr Tuning kTunings[] = {
     {80, 256, 8, 8 << 10},
     {90, 256, 8, 16 << 10},

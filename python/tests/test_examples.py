@@ -66,6 +66,37 @@ def test_c_program(tmp_path):
     assert ratio_of(output) < 0.26  # a quarter of the units
 
 
+def cuda_toolkit() -> Path | None:
+    """Where the headers and the static runtime of CUDA are, as the build finds them."""
+    for root in (Path("/usr/local/cuda"), ROOT / ".venv-tools" / "cuda" / "nvidia" / "cu13"):
+        if (root / "include" / "cuda_runtime_api.h").exists():
+            return root
+    return None
+
+
+def test_c_program_on_device_memory(tmp_path):
+    """It compiles, and without a GPU it says what is missing."""
+    compiler, root = shutil.which("cc") or shutil.which("gcc"), cuda_toolkit()
+    if compiler is None or root is None:
+        pytest.skip("no C compiler" if compiler is None else "no CUDA headers")
+    runtimes = [root / folder / "libcudart_static.a" for folder in ("lib64", "lib", "targets/x86_64-linux/lib")]
+    runtime = next((str(path) for path in runtimes if path.exists()), None)
+    if runtime is None:
+        pytest.skip("no libcudart_static.a")
+    program, folder = tmp_path / "device", LIBRARY.parent
+    command = [compiler, "-std=c99", "-O2", "-pedantic", "-Wall", "-Wextra", "-Werror"]
+    command += [f"-I{ROOT / 'include'}", "-isystem", str(root / "include"), str(ROOT / "docs" / "examples" / "device.c")]
+    command += [f"-L{folder}", "-lprunex", f"-Wl,-rpath,{folder}", runtime, "-ldl", "-lrt", "-lpthread", "-o", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    job = {**environment(), "PRUNEX_RANK": "0", "PRUNEX_WORLD_SIZE": "1"}
+    done = subprocess.run([str(program)], env=job, capture_output=True, text=True, timeout=60)
+    if done.returncode == 77:
+        assert done.stdout == "" and len(done.stderr.strip()) > 20
+    else:
+        assert (done.returncode, done.stdout) == (0, "1 ranks: all is well\n"), done.stderr
+
+
 def test_program_without_torch():
     output = on_two_nodes(sys.executable, str(EXAMPLES / "jax_train.py"))
     first, last = map(float, re.search(r"loss ([0-9.]+) -> ([0-9.]+)", output).groups())

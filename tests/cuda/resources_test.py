@@ -12,6 +12,9 @@ ptxas info    : Function properties for {name}
 ptxas info    : Used {registers} registers, used 0 barriers
 """
 OURS = "_ZN6prunex4cuda49_GLOBAL__N__1_7_move_cu_211pack_kernelILi4ELb1EEEvNS0_4MoveE"
+PACK = OURS.replace("Lb1E", "Lb0E")
+UNPACK = "_ZN6prunex4cuda49_GLOBAL__N__1_7_move_cu_213unpack_kernelILi4EEEvNS0_4MoveE"
+REDUCE = "_ZN6prunex4cuda51_GLOBAL__N__1_9_reduce_cu_214strided_kernelIfEEvNS0_9ReductionE"
 CUB = "_ZN3cub17CUB_300001_SM_9006detail4scan16DeviceScanKernelEv"
 
 
@@ -31,6 +34,12 @@ def main():
         ("a spill is named", 1, "16 bytes spilled", {"name": OURS, "spill": 16}),
         ("local memory is named", 1, "8 of stack", {"name": OURS, "stack": 8}),
         ("too many registers", 1, "200 registers", {"name": OURS, "registers": 200}),
+        ("three auditing blocks fit an SM", 0, "", {"name": OURS, "registers": 80}),
+        ("three do not", 1, "3 blocks of 256 threads", {"name": OURS, "registers": 81}),
+        ("four packing blocks fit", 0, "", {"name": PACK, "registers": 64}),
+        ("four do not", 1, "65 registers, at most 64: 4 blocks", {"name": PACK, "registers": 65}),
+        ("unpack has no audit", 1, "4 blocks of 256 threads", {"name": UNPACK, "registers": 72}),
+        ("all others fit four times", 1, "have to fit an SM, 3 do", {"name": REDUCE, "registers": 65}),
         ("a report of other kernels only", 1, "no kernel of PruneX's", {"name": CUB, "spill": 4}),
     ]
     failed = 0

@@ -81,6 +81,10 @@ def everything_passes(machine):
     expect(done.report["driver"] == "580.159.03", done.report)
     with tarfile.open(machine.folder / "out" / "gpu-check.tar.gz") as archive:
         expect({"gpu-check.json", "device.log", "steps.tsv"} <= set(archive.getnames()), archive.getnames())
+    expect(done.report["result"] == "pass" and done.report["prunex"]["version"], done.report)
+    expect(len(done.report["prunex"]["commit"]) == 40 or done.report["prunex"]["commit"] == "unknown", done.report)
+    expect("nccl_version" in done.report and "nvcc" in done.report, done.report)
+    expect("pass: PruneX" in done.out and "NVIDIA Stand-in, driver 580.159.03" in done.out, done.out)
     expect(done.report["schema"] == "prunex-gpu-check" and done.report["version"] == 1, done.report)
 
 
@@ -89,7 +93,7 @@ def a_step_that_hangs_is_killed(machine):
     done = machine.run("--no-build", "--step-seconds", "3")
     expect(done.code == 1, done.out)
     wanted = {"device": "fail", "sanitizer": "pass", "pack": "pass", "nccl": "pass", "torch": "pass",
-              "emulated": "pass"}
+              "emulated": "pass", "machine": "pass"}
     expect(results(done) == wanted, done.report)
     note = next(step["note"] for step in done.report["steps"] if step["name"] == "device")
     expect(note == "killed after 3 s; its last line: first words", note)
@@ -120,7 +124,8 @@ def a_compiler_that_hangs(machine):
     toolkit(machine, "sleep 300")
     machine.script("bin/hanging-cxx", HANGS)
     done = machine.run("--step-seconds", "3", CXX="hanging-cxx")
-    expect(done.code == 1 and results(done) == {"compile": "fail"}, done.report, done.out)
+    expect(done.code == 1 and results(done)["compile"] == "fail", done.report, done.out)
+    expect(all(results(done)[name] == "skip" for name in ("link", "device", "pack", "nccl", "sanitizer")), done.report)
     expect("the build failed" in done.out, done.out)
 
 
@@ -133,7 +138,7 @@ def a_file_that_does_not_compile(machine):
     machine.script("bin/broken-cxx", 'case "$*" in *"-c plugin/api/registry.cc"*) echo no such type >&2; exit 1 ;;\n'
                    f'*-shared*libprunex.so*) echo registry.cc.o is missing; exit 1 ;; esac\n{makes}')
     done = machine.run(CXX="broken-cxx")
-    wanted = {"compile": "fail", "link": "pass", "link-tests": "pass", "plugin": "fail", "resources": "fail", "emulated": "pass",
+    wanted = {"machine": "pass", "compile": "fail", "link": "pass", "link-tests": "pass", "plugin": "fail", "resources": "fail", "emulated": "pass",
               "device": "pass", "pack": "pass", "nccl": "skip", "torch": "skip", "sanitizer": "pass"}
     expect(done.code == 1 and results(done) == wanted, done.report, done.out)
     expect("no such type" in done.out, done.out)
@@ -220,12 +225,67 @@ def ended_from_outside(machine):
     expect(run.returncode == 143, run.returncode, out)
     expect(not machine.left(), machine.left())
     steps = {step["name"]: step["result"] for step in machine.report()["steps"]}
-    expect(steps == {"emulated": "pass", "device": "pass", "pack": "fail"}, steps)
+    expect(steps == {"machine": "pass", "emulated": "pass", "device": "pass", "pack": "fail"}, steps)
     expect("ended from outside" in out[out.rindex("\nwhat "):], out)
 
 
+def nothing_was_built(machine):
+    for name in ("cuda_host_test", "cuda_device_test", "cuda_pack_bench", "nccl_check", "libprunex.so"):
+        (machine.folder / "build" / name).unlink()
+    for there in (True, False):
+        if not there:
+            machine.script("bin/nvidia-smi", "exit 9")
+        done = machine.run("--no-build")
+        expect(done.code == 1 and done.report["result"] == "fail", done.report, done.out)
+        expect(results(done)["built"] == "fail" and "run without --no-build" in done.out, done.out)
+        expect(len(done.report["steps"]) == 8, "every part is told of", done.report)
+
+
+def no_compiler_for_gpus(machine):
+    """All parts are in the report, with the reason."""
+    done = machine.run(CXX="no-such-compiler")
+    expect(done.code == 1 and done.report["result"] == "fail", done.out)
+    expect(results(done)["tools"] == "fail" and "no no-such-compiler here" in done.out, done.out)
+    expect(all(results(done)[name] == "skip" for name in ("compile", "device", "pack", "nccl", "torch")), done.report)
+
+
+def an_old_toolkit(machine):
+    toolkit(machine, "echo 'Cuda compilation tools, release 12.4, V12.4.131'")
+    done = machine.run()
+    expect(done.code == 1 and "nvcc 12.5 or newer is needed" in done.out and "is 12.4" in done.out, done.out)
+
+
+def one_process_at_a_time(machine):
+    machine.script("bin/nvidia-smi", 'case "$*" in *compute_mode*) echo "Exclusive_Process, Disabled" ;;\n'
+                   '*) echo "NVIDIA Stand-in, 9.0, 580.159.03" ;; esac')
+    done = machine.run("--no-build")
+    expect(done.code == 0 and results(done)["device"] == "pass", done.report)
+    expect(results(done)["nccl"] == "skip" and results(done)["torch"] == "skip", done.report)
+    expect("compute mode is Exclusive_Process" in done.out, done.out)
+
+
+def what_others_set_is_left_out(machine):
+    machine.script("build/nccl_check", 'echo "socket ${NCCL_NET-none} ${NCCL_TOPO_FILE-none}"')
+    done = machine.run("--no-build", NCCL_NET="IB", NCCL_TOPO_FILE="/none")
+    note = next(step["note"] for step in done.report["steps"] if step["name"] == "nccl")
+    expect(note == "socket none none", note)
+
+
+def goals_are_told(machine):
+    machine.script("build/cuda_pack_bench", 'while [[ $1 != --json ]]; do shift; done\n'
+                   'echo \'{"rows": [{"subject": "x", "dtype": "f32", "step": "pack", "of_copy": 0.5, "goal": "copy >= 0.85", '
+                   '"reached": false}, {"subject": "y", "step": "compile", "us": 7, "of_copy": null, "goal": "<= 200 us", '
+                   '"reached": true}]}\' >"$2"; echo 2 goals, 1 reached, 1 missed')
+    done = machine.run("--no-build")
+    expect(done.code == 0, "a missed goal is no failure", done.out)
+    expect("goal copy >= 0.85: NOT REACHED" in done.out and "goal <= 200 us: reached" in done.out, done.out)
+    note = next(step["note"] for step in done.report["steps"] if step["name"] == "pack")
+    expect(note == "2 goals, 1 reached, 1 missed", note)
+
+
 def usage(machine):
-    for options in (["--seconds", "x"], ["--seconds"], ["--step-seconds", "0"], ["--nothing"]):
+    for options in (["--seconds", "x"], ["--seconds"], ["--step-seconds", "0"], ["--nothing"], ["--out"], ["--build"],
+                    ["--out", "--quick"], ["--bundle"]):
         run = subprocess.run([str(SCRIPT), *options], capture_output=True, text=True, timeout=30, check=False)
         expect(run.returncode == 2 and "try --help" in run.stderr, options, run.stderr)
     shown = subprocess.run([str(SCRIPT), "--help"], capture_output=True, text=True, timeout=30, check=False)

@@ -58,6 +58,25 @@ def case_includes():
         expect(code == 1 and len(out) == 1 and out[0].startswith(fault), path, text, out)
 
 
+def configured_archs(text):
+    tree = Tree({} if text is None else {"meson-info/intro-buildoptions.json": text})
+    done = subprocess.run(["bash", "-euc", '. scripts/lib.sh; configured_archs "$1"', "_", tree.path], cwd=ROOT,
+                          capture_output=True, text=True, timeout=60)
+    expect(done.returncode == 0 and not done.stderr, done)
+    return done.stdout.strip()
+
+
+def case_archs():
+    """A tree that was configured for all architectures is built for them again."""
+    options = [{"name": "cuda", "value": "auto"}, {"name": "nvcc_archs", "value": ["80", "90", "100"]}]
+    expect(configured_archs(json.dumps(options)) == "80,90,100")
+    expect(configured_archs(json.dumps(options[:1])) == "", "a tree from before there was the option")
+    expect(configured_archs("half a fi") == "")
+    expect(configured_archs(None) == "", "no tree yet")
+    text = (ROOT / "scripts" / "build.sh").read_text(encoding="utf-8")
+    expect("-Dnvcc_archs=90" not in text, "build.sh turns a tree back")
+
+
 def xml(*cases):
     return ("<testsuites><testsuite>" + "".join(
         f'<testcase classname="S" name="{name}" status="run">{inner}</testcase>' for name, inner in cases)
