@@ -19,13 +19,14 @@ OURS = re.compile(r"^_ZN6prunex4cuda")
 NAME = re.compile(r"\d+([a-z_]+_kernel)")
 # Of an SM of all architectures from sm_80 on, and what a block of kernels/cuda/tuning.h has.
 SM_REGISTERS, BLOCK_THREADS = 65536, 256
-# Blocks that reside on an SM at least. Pack with audit is pack_kernel<move, true>.
-BLOCKS, AUDIT_BLOCKS = 4, 3
+# Blocks that reside on an SM at least: of pack_kernel<move, false> and unpack_kernel<move> but of bytes, and of others.
+PACK_BLOCKS, BLOCKS = 5, 4
+PACKS = re.compile(r"\dpack_kernelILi\dELb0E|unpack_kernelILi[02-9]E")
 
 
 def blocks_of(name):
     """Blocks of a kernel that have to fit an SM."""
-    return AUDIT_BLOCKS if re.search(r"pack_kernelILi\d+ELb1E", name) and "unpack_kernel" not in name else BLOCKS
+    return PACK_BLOCKS if PACKS.search(name) else BLOCKS
 
 
 def most_registers(blocks):
@@ -94,7 +95,7 @@ def main():
         print(fault, file=sys.stderr)
     if options.list:
         print(f"{ours} kernels, {len(faults)} faults" if faults else
-              f"{ours} kernels, no spills, {BLOCKS} blocks per SM and more ({AUDIT_BLOCKS} with audit)")
+              f"{ours} kernels, no spills, {PACK_BLOCKS} blocks per SM and more of pack and unpack, {BLOCKS} of others")
     return 1 if faults else 0
 
 

@@ -130,8 +130,13 @@ int flush_remote_writes() {
 }
 int stream_create(void** out) {
   cudaStream_t stream = nullptr;
-  const int error =
-      apart([&] { return cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); });
+  const int error = apart([&] {
+    int least = 0, greatest = 0;
+    const cudaError_t known = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    return known != cudaSuccess
+               ? known
+               : cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest);
+  });
   *out = stream;
   return error;
 }

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kMaxThreads, kAudit ? 4 : 5)
 }
 
 template <int kMove>
-__global__ void __launch_bounds__(kMaxThreads, 5) unpack_kernel(const Move m) {
+__global__ void __launch_bounds__(kMaxThreads, kMove == 1 ? 4 : 5) unpack_kernel(const Move m) {
   for (uint32_t t = blockIdx.x; t < m.num_tiles; t += gridDim.x) {
     const Tile tile = m.tiles[t];
     unpack_one<kMove>(tile, m.words, m.from, m.range, m.to, m.type, threadIdx.x, blockDim.x);

@@ -19,12 +19,12 @@ __global__ void __launch_bounds__(kMaxThreads) flat_kernel(const Reduction r, ui
 }
 
 template <class A>
-__global__ void __launch_bounds__(kMaxThreads)
+__global__ void __launch_bounds__(kMaxThreads, 4)
     strided_kernel(const Reduction r, const Strided s, AuditScratch* scratch, AuditRecord* record) {
   Auditor auditor{r.in, s.value_bits, {}};
   for (uint32_t t = blockIdx.x; t < s.num_tiles; t += gridDim.x) {
-    const Tile tile = s.tiles[t];
-    reduce_tile<A>(r, tile, s.words, s.range, threadIdx.x, blockDim.x, record != nullptr, auditor);
+    reduce_tile<A>(r, s.tiles[t], s.words, s.range, threadIdx.x, blockDim.x, record != nullptr,
+                   auditor);
   }
   if (record != nullptr) {
     publish(auditor.found, scratch, record);

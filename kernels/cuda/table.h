@@ -170,7 +170,9 @@ struct Table {
   // What others wrote to the current device's memory by now is seen by all that it does later.
   // About as long as one read over its bus; waits for nothing that the device does.
   int (*flush_remote_writes)();
-  int (*stream_create)(void** out);  // non-blocking: never waits for the default stream
+  // Non-blocking: never waits for the default stream. Of the greatest priority: others wait for what
+  // runs there, and it is short.
+  int (*stream_create)(void** out);
   int (*stream_destroy)(void* stream);
   int (*stream_synchronize)(void* stream);
   int (*stream_capturing)(void* stream, int* capturing);

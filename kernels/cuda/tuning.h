@@ -16,13 +16,15 @@ struct Tuning {
   uint32_t tile_bytes;     // of the buffer: long enough for its loads, and enough tiles for all SMs
 };
 
-// What resides on an SM follows from its 65536 registers: 4 blocks of 256 threads (1024 of its 2048
-// or 1536 threads) of pack and unpack (56 to 64 registers a thread), 3 of pack with audit (80), 4
-// to 8 of all else; scripts/check_cuda_resources.py holds the build to it. The grid has more
-// blocks, so that one that ends makes room for the next. Loads in flight on an SM: pack 16 KiB of
-// 4-byte elements where a pattern says which (4 blocks, 256 threads, 4 loads), unpack 32 KiB, whole
-// runs 64 KiB. Bandwidth times an assumed 0.8 us of loaded latency are 15 KiB (A100), 28 KiB (H200)
-// and 42 KiB (B200); nobody has measured these rows on a GPU yet (bench/cuda_pack_bench does).
+// What resides on an SM follows from its 65536 registers: 5 blocks of 256 threads (1280 of its 2048
+// or 1536 threads) of pack and unpack (48 registers a thread), 4 of pack with audit and of unpack
+// of bytes (64), 4 to 8 of all else; scripts/check_cuda_resources.py holds the build to it. The
+// grid has more blocks, so that one that ends makes room for the next. Loads in flight on an SM:
+// pack 20 KiB of 4-byte elements where a pattern says which (5 blocks, 256 threads, 4 loads),
+// unpack 40 KiB, whole runs 80 KiB. Packing 4 bytes under a pattern takes about 30 instructions; an
+// H200 at 1.7 GHz has 48 for the time in which its memory moves them, there and back. Bandwidth
+// times an assumed 0.8 us of loaded latency are 15 KiB (A100), 28 KiB (H200) and 42 KiB (B200);
+// nobody has measured these rows on a GPU yet (bench/cuda_pack_bench does).
 inline constexpr Tuning kTunings[] = {
     {80, 256, 8, 8 << 10},
     {90, 256, 8, 16 << 10},

@@ -112,6 +112,8 @@ enum cudaStreamCaptureMode : int {
 };
 cudaError_t cudaStreamCreate(cudaStream_t* out);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned flags);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* out, unsigned flags, int priority);
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);

@@ -183,6 +183,13 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreate(cudaStream_t* out) { return cudaStreamCreateWithFlags(out, 0); }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* out, unsigned flags, int) {
+  return cudaStreamCreateWithFlags(out, flags);
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = *greatest = 0;
+  return cudaSuccess;
+}
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   delete stream;
   count_allocation(-1);
