@@ -89,6 +89,12 @@ TEST(NcclLibrary, WhatIsMissingIsNamed) {
   EXPECT_NE(foreign.error().text.find("ncclAllReduce"), std::string::npos) << foreign.error().text;
 }
 
+TEST(NcclLibrary, VersionsAreReadable) {
+  EXPECT_EQ(nccl_version_text(22700), "2.27.0");
+  EXPECT_EQ(nccl_version_text(22903), "2.29.3");
+  EXPECT_EQ(nccl_version_text(2803), "2.8.3");
+}
+
 TEST(NcclLibrary, TheStandInHasAll) {
   const auto api = open_nccl(PRUNEX_STANDIN_NCCL);
   ASSERT_TRUE(api) << api.error().text;
