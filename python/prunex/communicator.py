@@ -16,7 +16,7 @@ from ._library import check, library, optional
 from ._memory import Memory, as_bytes, contiguous_memory, dtype_name, is_torch
 from ._store import StoreAdapter
 from ._waiting import InFlight, on_main_thread, run
-from .errors import InvalidArgument, InvalidHandle
+from .errors import Error, InvalidArgument, InvalidHandle, error_of
 from .layout import Layout
 from .request import Request
 from .stats import Stats
@@ -365,6 +365,21 @@ class Communicator(Closing):
         stats = _api.Stats()
         check(library().prunex_stats(self.handle, ctypes.byref(stats)))
         return Stats(*(getattr(stats, field) for field in Stats._fields))
+
+    def async_error(self) -> Optional[Error]:
+        """What ended the communicator, as the exception that the next call would raise; None while
+        it can be used.
+
+        Calls nobody and waits for nobody, from any thread. A peer that died is known within about
+        two seconds without a call; so are errors of NCCL or of the device in calls on CUDA tensors,
+        which then end the communicator on all ranks. Unsupported with a library that lacks it.
+        """
+        state = ctypes.c_int()
+        check(optional("prunex_comm_get_async_error")(self.handle, ctypes.byref(state)))
+        if state.value == 0:
+            return None
+        text = library().prunex_last_error()
+        return error_of(state.value, text.decode("utf-8", "replace") if text else "")
 
     def close(self) -> None:
         """Waits for this rank's calls and frees it. Not collective. May be called again.
