@@ -137,7 +137,12 @@ std::string info_text(const Inventory& inventory) {
     text += strf("%-12s %-7s %s: %s\n", &t == inventory.transports.data() ? "transports" : "",
                  t.name.c_str(), t.usable ? "yes" : "no", once(t.detail, inventory).c_str());
   }
-  text += gpu_part_text("CUDA", inventory.cuda) + gpu_part_text("NCCL", inventory.nccl);
+  text += gpu_part_text("CUDA", inventory.cuda);
+  for (const GpuState& gpu : inventory.gpus) {
+    text += strf("             GPU %d %s, sm_%d: %s\n", gpu.number, gpu.name.c_str(), gpu.arch,
+                 gpu.problem.empty() ? "yes" : ("no: " + gpu.problem).c_str());
+  }
+  text += gpu_part_text("NCCL", inventory.nccl);
   text += strf("machine      %s, NUMA nodes: %zu (%s)\n", inventory.machine.host.c_str(),
                inventory.machine.numas.size(), inventory.machine.source.c_str());
   for (const topo::Gpu& gpu : inventory.machine.gpus) {
@@ -221,6 +226,14 @@ std::string info_json(const Inventory& inventory) {
         {{"name", t.name}, {"usable", t.usable}, {"detail", t.detail}, {"devices", t.devices}});
   }
   j["cuda"] = gpu_part_json(inventory.cuda);
+  j["cuda"]["gpus"] = Json::array();
+  for (const GpuState& gpu : inventory.gpus) {
+    j["cuda"]["gpus"].push_back({{"number", gpu.number},
+                                 {"name", text_or_null(gpu.name)},
+                                 {"arch", gpu.arch},
+                                 {"usable", gpu.problem.empty()},
+                                 {"problem", text_or_null(gpu.problem)}});
+  }
   j["nccl"] = gpu_part_json(inventory.nccl);
   j["machine"] = machine_json(inventory.machine);
   j["config"] = Json::array();

@@ -9,8 +9,10 @@
 
 #include "kernels/pack.h"
 #include "plugin/collective/comm_setup.h"
+#include "plugin/device/architectures.h"
 #include "plugin/device/cuda_library.h"
 #include "plugin/device/nccl_library.h"
+#include "plugin/device/release.h"
 #include "plugin/nccl/abi/layout.h"
 #include "plugin/transport/choose.h"
 #include "plugin/transport/shm/segment.h"
@@ -100,14 +102,25 @@ TransportState verbs(const Config& config) {
   return state;
 }
 
+std::vector<GpuState> look_at_gpus(const cuda::Table& table, int devices) {
+  std::vector<GpuState> out;
+  for (int i = 0; i < devices; ++i) {
+    cuda::DeviceFacts facts{};
+    const int error = table.device_facts(i, &facts);
+    const auto runs = device::check_architecture(table, i);
+    out.push_back({i, error == 0 ? facts.name : "", facts.arch, runs ? "" : runs.error().text});
+  }
+  return out;
+}
+
 // Beside the library that a job would use, else where the dynamic linker looks.
-GpuPart cuda_library(const std::string& library) {
+GpuPart cuda_library(const std::string& library, std::vector<GpuState>& gpus) {
   GpuPart out;
   const std::string beside = library.substr(0, library.rfind('/') + 1) + "libprunex-cuda.so";
   if (!library.empty() && std::filesystem::exists(beside)) {
     out.path = beside;
   }
-  const device::CudaFiles files{.driver = "libcuda.so.1", .library = out.path};
+  const device::CudaFiles files{.driver = "libcuda.so.1", .library = out.path, .owner = library};
   out.detail = trial("libcuda or libprunex-cuda", [&] { (void)device::open_cuda(files); });
   if (!out.detail.empty()) {
     return out;
@@ -122,7 +135,12 @@ GpuPart cuda_library(const std::string& library) {
   out.usable = true;
   out.detail =
       strf("CUDA %d.%d, kernels for %s, %d GPU%s", probe.runtime / 1000, probe.runtime % 1000 / 10,
-           (*table)->archs, probe.devices, probe.devices == 1 ? "" : "s");
+           device::covered_text(**table).c_str(), probe.devices, probe.devices == 1 ? "" : "s");
+  if (!device::same_release(**table)) {
+    out.detail += strf("; of release %s, this is %s: install both from one build",
+                       device::release_of(**table), device::release());
+  }
+  gpus = look_at_gpus(**table, probe.devices);
   return out;
 }
 
@@ -134,7 +152,7 @@ GpuPart nccl_library() {
   if (!api) {
     return {false, "", api.error().text};
   }
-  return {true, api->file, strf("version %d", api->version)};
+  return {true, api->file, "version " + device::nccl_version_text(api->version)};
 }
 
 void look_at_kernels(const Config& config, Inventory& inventory) {
@@ -262,7 +280,7 @@ Inventory take_inventory(const Environment& environment) {
   }
   look_at_nccl_plugin(environment, loaded.has_value(), inventory);
   look_at_kernels(config, inventory);
-  inventory.cuda = cuda_library(inventory.library.path);
+  inventory.cuda = cuda_library(inventory.library.path, inventory.gpus);
   inventory.nccl = nccl_library();
   inventory.machine = topo::discover();
   inventory.transports = {shared_memory(), sockets(config), verbs(config)};

@@ -17,6 +17,13 @@ struct TransportState {
   std::vector<std::string> devices = {};  // that a job would use
 };
 
+struct GpuState {
+  int number = 0;
+  std::string name;
+  int arch = 0;         // major * 10 + minor
+  std::string problem;  // why device calls cannot use it; empty: they can
+};
+
 struct GpuPart {  // what device memory needs
   bool usable = false;
   std::string path, detail;  // where it is, as far as known; what it is, or why it cannot be used
@@ -24,6 +31,7 @@ struct GpuPart {  // what device memory needs
 
 struct Inventory {
   LibraryState library, nccl_plugin;
+  std::vector<GpuState> gpus;     // as CUDA numbers them, where the kernel library can be used
   GpuPart cuda, nccl;             // libprunex-cuda.so with a driver and a GPU; libnccl.so.2
   std::string nccl_note;          // NCCL would load something else than what is beside this command
   std::string isa;                // in force

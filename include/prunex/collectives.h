@@ -38,7 +38,8 @@ PRUNEX_API prunex_result_t prunex_all_gather(prunex_comm_t comm, const void* sen
 PRUNEX_API prunex_result_t prunex_reduce_scatter(prunex_comm_t comm, const void* send, void* recv,
                                                  size_t count_per_rank, prunex_dtype_t dtype,
                                                  prunex_op_t op, const prunex_call_t* call);
-/* Returns once every rank of the communicator has called it. Blocking. */
+/* Returns once every rank of the communicator has called it. Blocking. Of the host: what is enqueued
+ * on CUDA streams may still be under way; synchronise them first. */
 PRUNEX_API prunex_result_t prunex_barrier(prunex_comm_t comm);
 
 /* Messages between two ranks. Not collective: they take no turn in the order of the collectives,

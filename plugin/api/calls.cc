@@ -109,8 +109,10 @@ Result<> without_place(CommEntry& entry, const CallSpec& spec, const Error& why)
     return device::refuse_call(*entry.comm, spec, why);
   }
   const std::lock_guard lock(entry.device_mutex);
-  const bool ends = why.code != Code::invalid_argument && entry.device != nullptr;
-  return tl::unexpected(ends ? entry.device->give_up(why) : why);
+  if (why.code != Code::invalid_argument && entry.device != nullptr) {
+    (void)entry.device->give_up(why);  // others may only know that this rank is lost
+  }
+  return tl::unexpected(why);
 }
 
 Result<> start(prunex_comm_t comm, CallSpec spec, prunex_layout_t layout, void* stream,

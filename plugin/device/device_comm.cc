@@ -110,10 +110,13 @@ Result<> DeviceComm::run(const CallSpec& spec, void* stream, int attempt) {
   // Others wait for this rank's part already: a device that is broken must not stay a secret. What
   // is no stream at all is this call's own fault.
   if (const int error = cuda_.stream_capturing(stream, &capturing); error != 0) {
-    const auto known = check_cuda(cuda_, error, "the stream");
-    return tl::unexpected(error == kInvalidValue || error == kInvalidHandle
-                              ? Error{Code::invalid_argument, known.error().text}
-                              : give_up(known.error()));
+    auto known = check_cuda(cuda_, error, "the stream");
+    if (error == kInvalidValue || error == kInvalidHandle) {
+      known.error().code = Code::invalid_argument;
+    } else {
+      (void)give_up(known.error());
+    }
+    return known;
   }
   if (capturing != 0) {
     return run_captured(spec, stream);

@@ -126,8 +126,9 @@ Result<> Cliques::join(bool node_only, const std::map<int, std::string>& offers,
   for (const auto& [rank, one] : all) {
     if (one.version != reference.version || one.split != reference.split) {
       return fail(Code::unsupported,
-                  strf("rank %d has NCCL %u, rank %d has NCCL %u: all need the same", first,
-                       reference.version, rank, one.version),
+                  strf("rank %d has NCCL %s, rank %d has NCCL %s: all need the same", first,
+                       nccl_version_text(static_cast<int>(reference.version)).c_str(), rank,
+                       nccl_version_text(static_cast<int>(one.version)).c_str()),
                   0, rank);
     }
   }

@@ -12,12 +12,12 @@ namespace {
 
 constexpr int kOldest = 2701;  // grouped collectives that we use are as they are now
 
-std::string version_text(int v) {
+}  // namespace
+
+std::string nccl_version_text(int v) {
   return v < 10000 ? strf("%d.%d.%d", v / 1000, v % 1000 / 100, v % 100)
                    : strf("%d.%d.%d", v / 10000, v % 10000 / 100, v % 100);
 }
-
-}  // namespace
 
 Result<NcclApi> open_nccl(const std::string& file) {
   const auto opened = open_shared(file);
@@ -68,7 +68,7 @@ Result<NcclApi> open_nccl(const std::string& file) {
   }
   if (api.GetVersion(&api.version) != nccl::kSuccess || api.version < kOldest) {
     return fail(Code::unsupported, strf("%s is NCCL %s: 2.7 or newer is needed", api.file.c_str(),
-                                        version_text(api.version).c_str()));
+                                        nccl_version_text(api.version).c_str()));
   }
   return api;  // it stays open
 }

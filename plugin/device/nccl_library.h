@@ -87,6 +87,9 @@ struct NcclApi {
   int version = 0;
 };
 
+// "2.27.0" of 22700, and "2.8.3" of 2803.
+[[nodiscard]] std::string nccl_version_text(int version);
+
 // Whatever libnccl.so.2 this process has already loaded (PyTorch brings its own), else by name.
 // Errors have the dynamic linker's own words.
 [[nodiscard]] Result<NcclApi> open_nccl(const std::string& file = "libnccl.so.2");

@@ -241,6 +241,7 @@ _REQUIRED: Dict[str, Tuple[Any, ...]] = {
 }
 # Of later versions: bound where the library has them.
 _OPTIONAL: Dict[str, Tuple[Any, ...]] = {
+    "prunex_comm_get_async_error": (_HANDLE, c.POINTER(c.c_int)),
     "prunex_device_ready": (),
     "prunex_broadcast": (_HANDLE, c.c_void_p, c.c_size_t, c.c_int, c.POINTER(Call)),
     "prunex_all_gather": (_HANDLE, c.c_void_p, c.c_void_p, c.c_size_t, c.POINTER(Call)),

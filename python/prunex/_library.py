@@ -123,8 +123,13 @@ def library_path(opened: Optional[ctypes.CDLL] = None) -> str:
 def check(code: int) -> None:
     """Raises the exception of a result other than PRUNEX_SUCCESS."""
     if code != 0:
-        text = library().prunex_last_error()
-        raise error_of(code, text.decode("utf-8", "replace") if text else "")
+        raise last_error(code)
+
+
+def last_error(code: int) -> Error:
+    """The exception of a result, with the text of the calling thread's last failure."""
+    text = library().prunex_last_error()
+    return error_of(code, text.decode("utf-8", "replace") if text else "")
 
 
 def optional(name: str) -> Any:

@@ -12,11 +12,11 @@ import numpy as np
 from . import _api
 from ._arguments import bytes_of, choice, op_code, seconds_of, stream_of, whole
 from ._closing import Closing
-from ._library import check, library, optional
+from ._library import check, last_error, library, optional
 from ._memory import Memory, as_bytes, contiguous_memory, dtype_name, is_torch
 from ._store import StoreAdapter
 from ._waiting import InFlight, on_main_thread, run
-from .errors import InvalidArgument, InvalidHandle
+from .errors import Error, InvalidArgument, InvalidHandle
 from .layout import Layout
 from .request import Request
 from .stats import Stats
@@ -365,6 +365,13 @@ class Communicator(Closing):
         stats = _api.Stats()
         check(library().prunex_stats(self.handle, ctypes.byref(stats)))
         return Stats(*(getattr(stats, field) for field in Stats._fields))
+
+    def async_error(self) -> Optional[Error]:
+        """What ended the communicator, without a call and a wait: the exception of the next call;
+        None while it can be used. See prunex_comm_get_async_error in prunex.h."""
+        state = ctypes.c_int()
+        check(optional("prunex_comm_get_async_error")(self.handle, ctypes.byref(state)))
+        return last_error(state.value) if state.value else None
 
     def close(self) -> None:
         """Waits for this rank's calls and frees it. Not collective. May be called again.

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,8 @@ from device_model import (  # noqa: E402
     settled,
     threads_without_libraries,
 )
-from prunex import Layout, MaskSpec, Unsupported, register_mask  # noqa: E402
+from prunex import Layout, MaskSpec, PeerLost, Unsupported, register_mask  # noqa: E402
+from prunex._library import check, library  # noqa: E402
 from prunex.torch import PrunexState, prunex_hook  # noqa: E402
 from prunex.torch.device import DevicePath  # noqa: E402
 from standins import DEVICE, Cuda, OnDevice, cuda, host, on_device, run_threads  # noqa: E402
@@ -87,6 +89,25 @@ def test_other_calls_say_that_they_take_host_memory():
             rank.comm.all_reduce(torch.ones(4), stream=rank.cuda.main)
 
     run_threads((0,), body)
+
+
+def test_what_became_of_a_communicator_is_seen_without_a_call():
+    def body(rank):
+        x = on_device(torch.ones(10))
+        rank.comm.all_reduce(x, stream=rank.cuda.main)
+        rank.cuda.main.synchronize()
+        assert rank.comm.async_error() is None
+        rank.comm.barrier()
+        if rank.rank == 1:
+            check(library().prunex_comm_abort(rank.comm.handle))
+        deadline = time.monotonic() + 60
+        error = rank.comm.async_error()
+        while error is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+            error = rank.comm.async_error()
+        assert isinstance(error, PeerLost) and "rank 1" in str(error), error
+
+    run_threads(NODES, body)
 
 
 # ---- the hook

@@ -120,6 +120,19 @@ TEST(DeviceFaults, IdentitiesThatOneRankCannotMakeAreUnsupportedForAll) {
   });
 }
 
+// Each is a thread of NCCL's that listens until ranks come to it.
+TEST(DeviceFaults, IdentitiesThatNobodyUsedAreGivenAgain) {
+  run_device_ranks({0, 0, 1}, [&](const DeviceRank& r) {
+    device::Cliques cliques(r.comm.world(), r.rank);
+    for (const bool node_only : {false, true}) {
+      const std::string first = cliques.offer(node_only);
+      EXPECT_EQ(cliques.offer(node_only), first);
+    }
+    DeviceBuffer buffer(values_of(r.rank, kCount));
+    EXPECT_TRUE(r.sum(buffer, nullptr, kCount));
+  });
+}
+
 TEST(DeviceFaults, ARankThatDoesNotCallIsNamedAtTheDeadline) {
   std::mutex mutex;
   std::condition_variable changed;

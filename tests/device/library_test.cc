@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finding the CUDA library and NCCL: what is missing or does not fit is said with both names.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "plugin/base/process.h"
 #include "plugin/device/backend.h"
 #include "plugin/device/cuda_library.h"
 
@@ -79,6 +83,39 @@ TEST(CudaLibrary, ItIsLookedForBesideTheLibraryThatAJobUses) {
                      {"beside /nowhere/at-all/plugin/libprunex.so"});
 }
 
+// A framework that brings it may be imported later.
+TEST(NcclLibrary, WhatWasNotFoundIsLookedForAgain) {
+  if (nccl_api()) {
+    GTEST_SKIP() << "it is found at once here";
+  }
+  ASSERT_NE(::dlopen(PRUNEX_STANDIN_NCCL, RTLD_NOW | RTLD_LOCAL), nullptr) << ::dlerror();
+  const auto found = nccl_api();
+  ASSERT_TRUE(found) << found.error().text;
+  EXPECT_EQ(*nccl_api(), *found);
+}
+
+TEST(CudaErrors, InAForkedChildTheySayWhatToDo) {
+  (void)forks();
+  cuda::Table table{};
+  table.error_text = [](int) { return "initialization error"; };
+  constexpr int kNotInitialised = 3;
+  const auto here = check_cuda(table, kNotInitialised, "memory");
+  ASSERT_FALSE(here);
+  EXPECT_EQ(here.error().code, Code::system);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto there = check_cuda(table, kNotInitialised, "memory");
+    ::_exit(!there && there.error().code == Code::unsupported &&
+                    there.error().text.find("forked") != std::string::npos &&
+                    there.error().text.find("'spawn'") != std::string::npos
+                ? 0
+                : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
 TEST(NcclLibrary, WhatIsMissingIsNamed) {
   const auto absent = open_nccl(kLibraries + "/libnccl-not-here.so.2");
   ASSERT_FALSE(absent);
@@ -87,6 +124,12 @@ TEST(NcclLibrary, WhatIsMissingIsNamed) {
   const auto foreign = open_nccl(library("driver_13_0"));
   ASSERT_FALSE(foreign);
   EXPECT_NE(foreign.error().text.find("ncclAllReduce"), std::string::npos) << foreign.error().text;
+}
+
+TEST(NcclLibrary, VersionsAreReadable) {
+  EXPECT_EQ(nccl_version_text(22700), "2.27.0");
+  EXPECT_EQ(nccl_version_text(22903), "2.29.3");
+  EXPECT_EQ(nccl_version_text(2803), "2.8.3");
 }
 
 TEST(NcclLibrary, TheStandInHasAll) {

@@ -207,8 +207,14 @@ TEST_F(DeviceApi, ADeviceThatBreaksOnOneRankIsToldToAll) {
       for (int call = 0; result == PRUNEX_SUCCESS && call < 1000; ++call) {
         result = sum_of_floats(comm, buffer.data, stream);
       }
-      EXPECT_EQ(result, PRUNEX_ERROR_SYSTEM);
-      expect_words({"error 700"});
+      // They may have seen no more than that it is gone; a rank that leaves after that is lost,
+      // too.
+      EXPECT_TRUE(result == PRUNEX_ERROR_SYSTEM || result == PRUNEX_ERROR_PEER_LOST)
+          << result << ": " << prunex_last_error();
+      const std::string text = prunex_last_error();
+      EXPECT_TRUE(text.find("error 700") != std::string::npos ||
+                  text.find("rank ") != std::string::npos)
+          << text;
     });
   }
 }

@@ -2,6 +2,7 @@
 #include "plugin/nccl/net/device_lane.h"
 
 #include "plugin/api/registry.h"
+#include "plugin/device/architectures.h"
 #include "plugin/device/backend.h"
 #include "plugin/device/mask_plans.h"
 #include "plugin/device/on_device.h"
@@ -46,6 +47,9 @@ Result<std::shared_ptr<DeviceLane>> DeviceLane::open(
 }
 
 Result<> DeviceLane::make() {
+  if (auto runs = device::check_architecture(table_, device_); !runs) {
+    return runs;
+  }
   const OnDevice on(table_, device_);
   cuda::DeviceFacts facts{};
   if (auto known = check_cuda(table_, table_.device_facts(device_, &facts), "device facts");

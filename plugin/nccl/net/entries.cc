@@ -99,7 +99,7 @@ int properties(int device, NetProperties* out) {
     out->name = Host::instance().lasting(d.name);
     out->pci_path = d.pci_path.empty() ? nullptr : Host::instance().lasting(d.pci_path);
     out->guid = d.guid;
-    out->ptr_support = settings->config.staged_gpu ? kPtrHost | kPtrCuda : kPtrHost;
+    out->ptr_support = settings->takes_device ? kPtrHost | kPtrCuda : kPtrHost;
     out->speed_mbps = d.speed_mbps;
     out->port = d.port;
     out->max_comms = kMaxComms;
@@ -190,7 +190,7 @@ int reg_mr(void* comm, void* data, size_t bytes, int type, void** mr) {
     if (owner == nullptr) {
       return invalid("regMr", "neither a sending nor a receiving comm");
     }
-    const bool staged = type == kPtrCuda && owner->context().settings->config.staged_gpu;
+    const bool staged = type == kPtrCuda && owner->context().settings->takes_device;
     if (type != kPtrHost && !staged) {
       return invalid("regMr",
                      strf("memory of type %d: this device takes host memory (type %d)%s", type,

@@ -11,6 +11,7 @@
 #include "kernels/pack.h"
 #include "plugin/base/log.h"
 #include "plugin/base/sockets.h"
+#include "plugin/device/architectures.h"
 #include "plugin/device/backend.h"
 
 namespace prunex::nccl {
@@ -65,6 +66,22 @@ Result<> check_staged_gpu(const Config& config, const Environment& environment) 
   return {};
 }
 
+// NCCL opens the network on the communicator's device. Without kernels for that it has to do the
+// copies itself, and can: before anything is connected, and not in mid-training.
+bool takes_device(const Config& config) {
+  auto table = device::cuda_table();
+  int device = 0;
+  if (!config.staged_gpu || !table || (*table)->get_device(&device) != 0) {
+    return false;
+  }
+  const auto runs = device::check_architecture(**table, device);
+  if (!runs) {
+    PRUNEX_LOG(warn, "PRUNEX_STAGED_GPU=1 has no effect here, NCCL copies device memory itself: %s",
+               runs.error().text.c_str());
+  }
+  return runs.has_value();
+}
+
 Result<std::shared_ptr<const Settings>> load_settings() {
   const Environment environment = process_environment();
   auto loaded = load_config(environment);
@@ -93,6 +110,7 @@ Result<std::shared_ptr<const Settings>> load_settings() {
   if (auto possible = check_staged_gpu(out->config, environment); !possible) {
     return tl::unexpected(possible.error());
   }
+  out->takes_device = takes_device(out->config);
   auto found = find_devices(out->config);
   if (!found) {
     return tl::unexpected(found.error());

@@ -39,6 +39,7 @@ struct OpenTransports {
 struct Settings {
   Config config;
   FifoBytes fifo;
+  bool takes_device = false;  // device memory of this process; config says it of the job's
   std::vector<Device> devices;
   std::unique_ptr<OpenTransports> open = std::make_unique<OpenTransports>();
 };
