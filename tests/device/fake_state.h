@@ -15,7 +15,7 @@ void wait_while_held(const void* to);
 void count_allocation(int by);
 // What a call of the stand-in allocates is nobody's business.
 template <auto kCall>
-constexpr auto uncounted = [](auto... args) {
+constexpr auto uncounted = [](auto... args) {  // NOLINT: stands for a function
   const Uncounted uncounted_here;
   return kCall(args...);
 };
