@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the scripts that judge others: check_includes.py, check_naming.py and count_tests.py."""
+"""Tests of the scripts that judge others: check_includes.py, check_naming.py and count_tests.py; and what
+soft-roce.sh says of a guest that does not come up."""
 import json
 import pathlib
 import subprocess
@@ -157,6 +158,39 @@ def case_counts_what_no_filter_runs():
     expect(count(test, files)[1] == (1, 0, 0))
     out, counts = count(test, files, "--complete")
     expect(counts == (1, 1, 0) and "S.b" in out[0], out, counts)
+
+
+def boot(guest, limit):
+    """soft-roce.sh's own boot() with a program of ours as qemu."""
+    with tempfile.TemporaryDirectory() as run:
+        script = f"""
+            . {ROOT}/scripts/soft-roce.sh
+            exec {{never}}<> <(:)
+            run={run} boot_limit={limit}
+            start_guest() {{ echo start >>"$run/starts"; ({guest}) >"$run/console" 2>&1 & vm=$!; }}
+            (boot) || echo "status $?"
+            echo "starts $(wc -l <"$run/starts")"
+        """
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+        return done.stdout.split("\n"), done.stderr
+
+
+def case_soft_roce_guest_that_does_not_come_up():
+    out, err = boot("exec sleep 30", 1)
+    expect("status 125" in out and "starts 2" in out, out, err)
+    expect("within 1 s (--boot-timeout)" in err and "console is still empty" in err, err)
+    out, err = boot("echo Linux version; exec sleep 30", 1)
+    expect("starts 2" in out and "Linux version" in err and "console is above" in err, out, err)
+    # What qemu itself refuses it refuses again.
+    refusal = "qemu-system-x86_64: cannot set up guest memory 'pc.ram': Cannot allocate memory"
+    out, err = boot(f'echo "{refusal}"; exit 1', 20)
+    expect("status 125" in out and "starts 1" in out and f"refuses it: {refusal}" in err, out, err)
+    expect("--boot-timeout" not in err, err)
+    out, err = boot('echo up >"$run/up"; exec sleep 1', 20)
+    expect(out[0] == "starts 1" and err == "", out, err)
+    done = subprocess.run([str(ROOT / "scripts" / "soft-roce.sh"), "--memory", "999999G", "--", "true"],
+                          capture_output=True, text=True, timeout=60)
+    expect(done.returncode == 2 and "--memory 999999G is more than" in done.stderr, done)
 
 
 if __name__ == "__main__":
