@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Checks of the tree and of what was built: one line each, PASS, FAIL or SKIP with the reason.
 #
-#   scripts/check.sh [--long] [--fix] [NAME...]
+#   scripts/check.sh [--fix] [NAME...]
 #
-#   --long   clang-tidy on the tests too
 #   --fix    formats the sources first
 #   NAME     only these: format includes headers c99 exports needed files environment shell naming docs
 #
@@ -149,15 +148,8 @@ check_shell() {
 }
 
 check_naming() {
-  local tool folders='kernels|topology|plugin|tools|bench'
-  tool=$(command -v clang-tidy-14 || command -v clang-tidy) || { echo "clang-tidy is not installed" && return $skip; }
   [[ -e build/compile_commands.json ]] || { echo "build/ is not there" && return $skip; }
-  [[ $long == false ]] || folders+='|tests'
-  python3 -c 'import json; print("\n".join(e["file"].removeprefix("../") for e in json.load(open("build/compile_commands.json"))))' |
-    grep -E "^($folders)/.*\.cc$" | sort -u |
-    timeout 900 xargs -P "$(cores)" -n 2 "$tool" -p build --quiet 2>&1 |
-    grep -E 'error:' | sort -u || return 0
-  return 1
+  timeout 900 python3 scripts/check_naming.py --jobs "$(cores)"
 }
 
 # The README's example compiles, and its table of variables is the program's.
@@ -191,10 +183,9 @@ run_check() {
 }
 
 all=(format includes headers c99 exports needed files environment shell naming docs)
-long=false fix=false chosen=()
+fix=false chosen=()
 while (($#)); do
   case $1 in
-    --long) long=true ;;
     --fix) fix=true ;;
     -h | --help) show_help && exit 0 ;;
     -*) usage_error "unknown option '$1'" ;;

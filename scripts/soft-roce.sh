@@ -83,6 +83,7 @@ parse_args() {
   writable=$(cd "$writable" && pwd -P)
   [[ $prepare_only == false || ${#command[@]} -eq 0 ]] || usage_error "--prepare takes no command"
   [[ $prepare_only == true ]] || ((${#command[@]})) || usage_error "no command after --"
+  [[ $prepare_only == true ]] || check_memory
 }
 
 # ---- what is needed ---------------------------------------------------------------------------------
@@ -173,19 +174,44 @@ wait_until() {
   done
 }
 
+# What qemu itself says before the guest runs: it will say the same again.
+refusal() { sed -n '/^qemu-system-x86_64: /{ /terminating on signal/! { p; q } }' "$run/console" | tr -d '\r'; }
+
+# Memory that this machine does not have, qemu takes and the kernel then kills somebody for.
+check_memory() {
+  local unit=1024 wanted have
+  [[ $memory != *G ]] || unit=$((1024 * 1024))
+  wanted=$((${memory%[MG]} * unit))
+  have=$(awk '/^MemTotal:/ { print $2 }' /proc/meminfo)
+  [[ -z $have ]] || ((wanted <= have)) || usage_error "--memory $memory is more than this machine has, $((have / 1024))M"
+}
+
 show_console() { tail -n "${1:-15}" "$run/console" | tr -d '\r' >&2; }
 
+why_not_up() {
+  if [[ -s $run/failed ]]; then
+    cat "$run/failed"
+  elif [[ -n $(refusal) ]]; then
+    echo "qemu refuses it: $(refusal)"
+  elif [[ -s $run/console ]]; then
+    echo "its console is above"
+  else
+    echo "its console is still empty; the first lines take some seconds under emulation, and --verbose makes them more"
+  fi
+}
+
 boot() {
-  local attempt
+  local attempt ended
   for attempt in 1 2; do
     start_guest
     wait_until $((SECONDS + boot_limit)) "$run/up" || true
     [[ ! -s $run/up ]] || return 0
+    kill -0 "$vm" 2>/dev/null && ended=false || ended=true
     stop_guest
     show_console
-    say "the guest did not come up: $(cat "$run/failed" 2>/dev/null || echo "its console is above")"
+    say "the guest did not come up$([[ $ended == true ]] || echo " within $boot_limit s (--boot-timeout)"): $(why_not_up)"
     # Seen rarely, on busy machines: an emulated guest that stops without a word.
-    [[ ! -s $run/failed ]] || break
+    [[ ! -s $run/failed && -z $(refusal) ]] || break
     ((attempt == 2)) || say "once more"
   done
   exit 125
@@ -246,4 +272,5 @@ main() {
   boot
   follow
 }
-main "$@"
+# Tests read the functions.
+[[ ${BASH_SOURCE[0]} != "$0" ]] || main "$@"

@@ -88,14 +88,25 @@ struct P2pRow {
   P2pPart sum;
 };
 
+// What an end connects by.
+struct P2pPort {
+  std::string transport;  // "socket", "verbs"; empty: the network is not PruneX's
+  std::string address;    // where connections begin; empty: not known
+  std::string device;
+  std::string gid;      // "1 ::ffff:10.0.0.1 RoCE v2"; empty: not RoCE
+  int mtu = 0;          // bytes of a packet of RDMA
+  int queue_pairs = 0;  // PRUNEX_IB_QPS; 0: no RDMA
+};
+
 struct P2pReport {
   std::string release, peer_release, plugin, network, device;
   int api = 0;
   double connect_us = 0, peer_connect_us = 0;
-  std::string mode;           // in force; empty: not known
-  int streams = 0;            // in force; 0: automatic
-  std::string transport;      // "socket", "verbs"; empty: the network is not PruneX's
-  int queue_pairs = 0;        // in force; of this end, the larger of both counts
+  std::string mode;       // in force; empty: not known
+  int streams = 0;        // in force; 0: automatic
+  std::string transport;  // "socket", "verbs"; empty: the network is not PruneX's
+  int queue_pairs = 0;    // in force; of this end, the larger of both counts
+  P2pPort port, peer_port;
   bool sender_clock = false;  // bandwidth is by the sender's times
   LinkFacts link;             // pacing is PruneX's: another plugin has none
   std::vector<P2pRow> rows;

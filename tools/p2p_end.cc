@@ -26,10 +26,25 @@ constexpr double kMeetSeconds = 60;                   // at most; PRUNEX_TIMEOUT
 constexpr uint64_t kMostBuffers = uint64_t{8} << 30;  // bytes of messages of one kind
 
 int g_rank = 0;
+bool g_transport_option = false;
 bool g_loud = false;  // a debug level was asked for
 
+// The plugin speaks of its variable; who gave --transport has set none.
+std::string in_options(std::string text) {
+  const std::pair<std::string, std::string> words[] = {
+      {"unset PRUNEX_TRANSPORT to use", "leave --transport out to use"},
+      {"PRUNEX_TRANSPORT=verbs", "--transport verbs"},
+  };
+  for (const auto& [variable, option] : words) {
+    if (const size_t at = text.find(variable); g_transport_option && at != std::string::npos) {
+      text.replace(at, variable.size(), option);
+    }
+  }
+  return text;
+}
+
 int complain(const Error& error) {
-  std::fprintf(stderr, "prunex bench p2p: rank %d: %s\n", g_rank, error.text.c_str());
+  std::fprintf(stderr, "prunex bench p2p: rank %d: %s\n", g_rank, in_options(error.text).c_str());
   return error.code == Code::invalid_argument || error.code == Code::config ? kExitUsage
                                                                             : kExitFailed;
 }
@@ -46,7 +61,7 @@ __attribute__((format(printf, 5, 6))) void log_of_plugin(int level, unsigned lon
   va_start(arguments, format);
   std::vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  std::fprintf(stderr, "prunex bench p2p: rank %d: %s\n", g_rank, text);
+  std::fprintf(stderr, "prunex bench p2p: rank %d: %s\n", g_rank, in_options(text).c_str());
 }
 
 Result<std::string> find_plugin(const P2pSpec& spec, const Environment& environment) {
@@ -112,6 +127,8 @@ Result<> describe(const P2pSpec& spec, P2pReport& report, const OpenedNet& net, 
   report.api = net.api->version();
   report.device = link.device().name;
   report.transport = link.transport();
+  report.port = link.own();
+  report.peer_port = link.peer();
   report.sender_clock = sender_clock(spec, link.transport());
   report.connect_us = link.connect_us();
   const auto theirs = peer.exchange(strf("%.3f", link.connect_us()));
@@ -217,6 +234,7 @@ int run_p2p_end(const P2pSpec& spec, int rank, const std::string& root) {
     ::setenv("NCCL_NSOCKS_PERTHREAD", std::to_string(spec.streams).c_str(), 1);
   }
   if (!spec.transport.empty()) {
+    g_transport_option = true;
     ::setenv("PRUNEX_TRANSPORT", spec.transport.c_str(), 1);
   }
   if (spec.queue_pairs > 0) {

@@ -8,9 +8,13 @@
 #include "plugin/base/config.h"
 #include "plugin/base/result.h"
 #include "tools/net_api.h"
+#include "tools/p2p.h"
 #include "tools/p2p_peer.h"
 
 namespace prunex::tools {
+
+// Compares what the two ends would connect by; the error says what differs and how to mend it.
+[[nodiscard]] Result<> fit_together(const P2pPort& here, const P2pPort& there);
 
 class P2pLink {
  public:
@@ -27,6 +31,9 @@ class P2pLink {
   [[nodiscard]] const NetDevice& device() const { return device_; }
   // "socket" or "verbs"; empty: another network's device.
   [[nodiscard]] const std::string& transport() const { return transport_; }
+  // Of RDMA, for a person: port, GID, MTU of each end; empty: another network's.
+  [[nodiscard]] const P2pPort& own() const { return own_; }
+  [[nodiscard]] const P2pPort& peer() const { return peer_; }
   [[nodiscard]] double connect_us() const { return connect_us_; }  // both directions
 
  private:
@@ -40,6 +47,7 @@ class P2pLink {
   void *listen_ = nullptr, *send_ = nullptr, *recv_ = nullptr;
   NetDevice device_;
   std::string transport_;
+  P2pPort own_, peer_;
   double connect_us_ = 0;
 };
 

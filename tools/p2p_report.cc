@@ -34,11 +34,11 @@ uint64_t wire_of(const P2pPart& part) {
   return wire;
 }
 
-double wire_MBps(const P2pPart& part) {
+double wire_mb_per_s(const P2pPart& part) {
   return part.seconds > 0 ? static_cast<double>(wire_of(part)) / part.seconds * 1e-6 : 0;
 }
 
-double rate_Mpps(const P2pPart& part) {
+double rate_million_per_s(const P2pPart& part) {
   return part.seconds > 0 ? static_cast<double>(part.iterations) / part.seconds * 1e-6 : 0;
 }
 
@@ -52,8 +52,8 @@ Json part_json(const P2pPart& part) {
   j["seconds"] = std::round(part.seconds * 1e9) / 1e9;
   j["bw_average_MBps"] = rounded(part.average_MBps);
   j["bw_peak_MBps"] = part.peak_MBps > 0 ? Json(rounded(part.peak_MBps)) : Json(nullptr);
-  j["bw_wire_MBps"] = part.kinds ? Json(rounded(wire_MBps(part))) : Json(nullptr);
-  j["msg_rate_Mpps"] = std::round(rate_Mpps(part) * 1e9) / 1e9;
+  j["bw_wire_MBps"] = part.kinds ? Json(rounded(wire_mb_per_s(part))) : Json(nullptr);
+  j["msg_rate_Mpps"] = std::round(rate_million_per_s(part) * 1e9) / 1e9;
   j["time_us"] = time_json(part.time);
   if (part.kinds) {
     Json kinds;
@@ -103,8 +103,8 @@ std::string joined_sizes(const P2pSpec& spec) {
 }
 
 // perftest's: MB is 2^20 bytes there, Gb 10^9 bits.
-double in_unit(const P2pSpec& spec, double MBps) {
-  return spec.gbits ? MBps * 8e-3 : MBps * 1e6 / (1 << 20);
+double in_unit(const P2pSpec& spec, double mb_per_s) {
+  return spec.gbits ? mb_per_s * 8e-3 : mb_per_s * 1e6 / (1 << 20);
 }
 
 // Columns that perftest does not have stand behind its own.
@@ -124,12 +124,12 @@ std::string bandwidth_line(const P2pSpec& spec, const P2pRow& row) {
   std::string line =
       strf(" %-10llu %-14llu %-18.2f %-20.2f %-14.6f", static_cast<unsigned long long>(row.bytes),
            static_cast<unsigned long long>(p.iterations), in_unit(spec, p.peak_MBps),
-           in_unit(spec, p.average_MBps), rate_Mpps(p));
+           in_unit(spec, p.average_MBps), rate_million_per_s(p));
   if (has_zeros(spec)) {
     const double share =
         p.bytes > 0 ? static_cast<double>(wire_of(p)) / static_cast<double>(p.bytes) : 0;
     line += strf(" %-8.4f", p.density) +
-            (p.kinds ? strf(" %-15.2f %-8.4f", in_unit(spec, wire_MBps(p)), share)
+            (p.kinds ? strf(" %-15.2f %-8.4f", in_unit(spec, wire_mb_per_s(p)), share)
                      : strf(" %-15s %-8s", "-", "-"));
   }
   return trimmed(line + errors_column(p));
@@ -143,6 +143,20 @@ std::string latency_line(const P2pRow& row) {
                       t.percentile_us(50), t.mean_us(), t.deviation_us(), t.percentile_us(99),
                       t.percentile_us(99.9)) +
                  errors_column(row.sum));
+}
+
+std::string port_text(const P2pPort& port) {
+  return port.device +
+         (port.gid.empty() ? std::string(" (by LID, ") : strf(" (GID %s, ", port.gid.c_str())) +
+         strf("MTU %d)", port.mtu);
+}
+
+Json port_json(const P2pPort& port) {
+  const bool rdma = port.transport == "verbs";
+  return {{"device", port.device},
+          {"address", port.address.empty() ? Json(nullptr) : Json(port.address)},
+          {"gid", port.gid.empty() ? Json(nullptr) : Json(port.gid)},
+          {"mtu", rdma ? Json(port.mtu) : Json(nullptr)}};
 }
 
 std::string heading(const P2pSpec& spec, const P2pReport& report) {
@@ -165,6 +179,11 @@ std::string heading(const P2pSpec& spec, const P2pReport& report) {
   if (rdma && spec.streams > 0 && spec.queue_pairs == 0) {
     text += strf("# --streams %d changes nothing: that is TCP's, and this went over RDMA\n",
                  spec.streams);
+  }
+  if (rdma) {
+    text +=
+        strf("# RDMA by %s to %s, packets of at most %d bytes\n", port_text(report.port).c_str(),
+             port_text(report.peer_port).c_str(), std::min(report.port.mtu, report.peer_port.mtu));
   }
   text += link_line(2, report.link, "connection");
   return text + strf("# connected in %.0f us (the other end: %.0f us)\n", report.connect_us,
@@ -232,6 +251,7 @@ std::string p2p_json(const P2pSpec& spec, const P2pReport& report) {
   j["transport"] = report.transport.empty() ? Json(nullptr) : Json(report.transport);
   j["qps"] = report.transport == "verbs" ? Json(report.queue_pairs) : Json(nullptr);
   j["device"] = report.device;
+  j["ports"] = {{"local", port_json(report.port)}, {"remote", port_json(report.peer_port)}};
   j["netlab"] = report.link.netlab.empty()
                     ? Json(nullptr)
                     : Json{{"mode", report.link.netlab}, {"rate", report.link.netlab_rate}};
@@ -278,8 +298,8 @@ std::string p2p_csv(const P2pSpec& spec, const P2pReport& report) {
                 static_cast<unsigned long long>(row.bytes), name,
                 static_cast<unsigned long long>(p.iterations),
                 static_cast<unsigned long long>(p.warmup_done), p.seconds, p.average_MBps);
-    csv += (p.kinds ? strf("%.6g", wire_MBps(p)) : "") +
-           strf(",%.6g,%.6g,%llu,", rate_Mpps(p), p.density,
+    csv += (p.kinds ? strf("%.6g", wire_mb_per_s(p)) : "") +
+           strf(",%.6g,%.6g,%llu,", rate_million_per_s(p), p.density,
                 static_cast<unsigned long long>(p.bytes)) +
            (p.kinds ? std::to_string(wire_of(p)) : "");
     for (const double t : {p.time.min_us(), p.time.percentile_us(50), p.time.mean_us(),

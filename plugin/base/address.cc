@@ -6,6 +6,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -241,6 +242,44 @@ Result<SocketAddress> parse_address(std::string_view text) {
     return tl::unexpected(at.error());
   }
   return parse_host(at->host, at->port);
+}
+
+bool AddressRange::holds(std::span<const uint8_t, 16> address) const {
+  const size_t whole = static_cast<size_t>(bits) / 8, rest = static_cast<size_t>(bits) % 8;
+  return std::memcmp(address.data(), bytes.data(), whole) == 0 &&
+         (rest == 0 || (address[whole] ^ bytes[whole]) >> (8 - rest) == 0);
+}
+
+Result<AddressRange> parse_address_range(std::string_view text) {
+  const size_t slash = std::min(text.find('/'), text.size());
+  const auto host = parse_host(text.substr(0, slash), 0);
+  if (!host) {
+    return tl::unexpected(host.error());
+  }
+  AddressRange out;
+  const bool v4 = host->family() == AF_INET;
+  if (v4) {
+    out.bytes[10] = out.bytes[11] = 0xFF;
+    std::memcpy(&out.bytes[12], &reinterpret_cast<const sockaddr_in*>(host->data())->sin_addr, 4);
+  } else {
+    std::memcpy(out.bytes.data(), &reinterpret_cast<const sockaddr_in6*>(host->data())->sin6_addr,
+                16);
+  }
+  const int most = v4 ? 32 : 128;
+  out.bits = most;
+  if (slash < text.size()) {
+    const std::string_view number = text.substr(slash + 1);
+    const auto [end, error] =
+        std::from_chars(number.data(), number.data() + number.size(), out.bits);
+    if (error != std::errc() || end != number.data() + number.size() || out.bits < 0 ||
+        out.bits > most) {
+      return fail(Code::invalid_argument, strf("'%.*s': the bits of an %s network are 0 to %d",
+                                               static_cast<int>(text.size()), text.data(),
+                                               family_name(host->family()), most));
+    }
+  }
+  out.bits += v4 ? 96 : 0;
+  return out;
 }
 
 Result<std::vector<SocketAddress>> resolve(const HostPort& at) {

@@ -3,7 +3,9 @@
 #pragma once
 #include <sys/socket.h>
 
+#include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,6 +47,15 @@ struct HostPort {
 [[nodiscard]] Result<SocketAddress> parse_address(std::string_view text);
 // A bare numeric host.
 [[nodiscard]] Result<SocketAddress> parse_host(std::string_view host, uint16_t port);
+
+// The addresses whose first bits are these: "10.0.0.0/8", "fd00::/64", a host alone.
+struct AddressRange {
+  std::array<uint8_t, 16> bytes{};  // as IPv6; IPv4 is ::ffff:10.0.0.0
+  int bits = 0;                     // of the 16 bytes
+  [[nodiscard]] bool holds(std::span<const uint8_t, 16> address) const;
+};
+// Numbers only.
+[[nodiscard]] Result<AddressRange> parse_address_range(std::string_view text);
 
 // All stream addresses of a name, in the resolver's order; numbers are taken as they are. May block
 // as long as the resolver does.

@@ -23,17 +23,20 @@ enum class NetMode : int { automatic = 0, compact, passthrough };
 enum class Family : int { any = 0, v4, v6 };
 enum class Choice : int { automatic = 0, socket, verbs };
 
-struct IbConfig {            // PRUNEX_IB_…, each with NCCL's twin
-  bool disable = false;      // PRUNEX_IB_DISABLE
-  std::string hca;           // PRUNEX_IB_HCA: NCCL's grammar
-  int gid_index = -1;        // PRUNEX_IB_GID_INDEX; -1: chosen
-  int traffic_class = -1;    // PRUNEX_IB_TC; -1: NCCL's communicator's, else 0
-  int service_level = -1;    // PRUNEX_IB_SL; -1: likewise
-  int timeout = 20;          // PRUNEX_IB_TIMEOUT: 4.096 us * 2^n
-  int retry_count = 7;       // PRUNEX_IB_RETRY_CNT
-  int pkey = -1;             // PRUNEX_IB_PKEY: index or key; -1: the first valid one
-  int queue_pairs = 1;       // PRUNEX_IB_QPS
-  int relaxed_ordering = 2;  // PRUNEX_IB_RELAXED_ORDERING; 2: where the device has it
+struct IbConfig {                   // PRUNEX_IB_…, each with NCCL's twin
+  bool disable = false;             // PRUNEX_IB_DISABLE
+  std::string hca;                  // PRUNEX_IB_HCA: NCCL's grammar
+  int gid_index = -1;               // PRUNEX_IB_GID_INDEX; -1: chosen
+  Family gid_family = Family::any;  // PRUNEX_IB_ADDR_FAMILY
+  std::string gid_range;            // PRUNEX_IB_ADDR_RANGE: a network, 10.0.0.0/8
+  int roce_version = 2;             // PRUNEX_IB_ROCE_VERSION
+  int traffic_class = -1;           // PRUNEX_IB_TC; -1: NCCL's communicator's, else 0
+  int service_level = -1;           // PRUNEX_IB_SL; -1: likewise
+  int timeout = 20;                 // PRUNEX_IB_TIMEOUT: 4.096 us * 2^n
+  int retry_count = 7;              // PRUNEX_IB_RETRY_CNT
+  int pkey = -1;                    // PRUNEX_IB_PKEY: index or key; -1: the first valid one
+  int queue_pairs = 1;              // PRUNEX_IB_QPS
+  int relaxed_ordering = 2;         // PRUNEX_IB_RELAXED_ORDERING; 2: where the device has it
 };
 
 struct Config {

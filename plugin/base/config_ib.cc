@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 
+#include "plugin/base/address.h"
 #include "plugin/base/config_parse.h"
 #include "plugin/base/hca_filter.h"
 
@@ -55,6 +56,21 @@ const char* parse_ib_hca(std::string_view text, Config& out) {
 
 const char* parse_ib_gid_index(std::string_view text, Config& out) {
   return parse_number(text, -1, 65535, &out.ib.gid_index);
+}
+const char* parse_ib_gid_family(std::string_view text, Config& out) {
+  constexpr std::array<std::pair<std::string_view, Family>, 3> kChoices{
+      {{"any", Family::any}, {"AF_INET", Family::v4}, {"AF_INET6", Family::v6}}};
+  return parse_choice(text, kChoices, &out.ib.gid_family);
+}
+const char* parse_ib_gid_range(std::string_view text, Config& out) {
+  if (!text.empty() && !parse_address_range(text)) {
+    return kNotInRange;
+  }
+  out.ib.gid_range = text;
+  return kOk;
+}
+const char* parse_ib_roce_version(std::string_view text, Config& out) {
+  return parse_number(text, 1, 2, &out.ib.roce_version);
 }
 const char* parse_ib_traffic_class(std::string_view text, Config& out) {
   return parse_number(text, -1, 255, &out.ib.traffic_class);

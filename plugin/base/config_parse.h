@@ -42,6 +42,9 @@ template <class Value, size_t N>
 [[nodiscard]] const char* parse_nccl_ib_disable(std::string_view text, Config& out);
 [[nodiscard]] const char* parse_ib_hca(std::string_view text, Config& out);
 [[nodiscard]] const char* parse_ib_gid_index(std::string_view text, Config& out);
+[[nodiscard]] const char* parse_ib_gid_family(std::string_view text, Config& out);
+[[nodiscard]] const char* parse_ib_gid_range(std::string_view text, Config& out);
+[[nodiscard]] const char* parse_ib_roce_version(std::string_view text, Config& out);
 [[nodiscard]] const char* parse_ib_traffic_class(std::string_view text, Config& out);
 [[nodiscard]] const char* parse_ib_service_level(std::string_view text, Config& out);
 [[nodiscard]] const char* parse_ib_timeout(std::string_view text, Config& out);

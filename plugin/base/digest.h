@@ -15,8 +15,7 @@ class Digest {
  public:
   explicit Digest(uint64_t seed = 0) : value_(seed) {}
   template <class T>
-    requires std::is_integral_v<T> || std::is_enum_v<T>
-  Digest& add(T v) {
+  requires std::is_integral_v<T> || std::is_enum_v<T> Digest& add(T v) {
     const uint64_t wide = static_cast<uint64_t>(v);
     value_ = digest_bytes(&wide, sizeof wide, value_);
     return *this;

@@ -142,6 +142,11 @@ Result<std::unique_ptr<LeaderLinks>> LeaderLinks::connect(transport::Transport& 
       links->post_inbox(links->peers_[n]);
     }
   }
+  links->outgoing_.reserve(kMessages * links->peers_.size());
+  links->messages_.resize(kMessages);
+  for (Message& m : links->messages_) {
+    m.bytes.reserve(kInboxBytes);
+  }
   return links;
 }
 
@@ -155,13 +160,21 @@ void LeaderLinks::post_inbox(Peer& peer) {
   }
 }
 
+LeaderLinks::Message& LeaderLinks::free_message() {
+  const auto free = std::find_if(messages_.begin(), messages_.end(),
+                                 [](const Message& m) { return m.sends == 0; });
+  return free != messages_.end() ? *free : messages_.emplace_back();
+}
+
 Result<> LeaderLinks::send_calls(const CallHeader& header, std::span<const std::byte> payload) {
-  auto bytes = std::make_shared<std::vector<std::byte>>(CallHeader::kWireBytes + payload.size());
+  reap_outgoing();
+  Message& message = free_message();
+  std::vector<std::byte>& bytes = message.bytes;
+  bytes.resize(CallHeader::kWireBytes + payload.size());
   CallHeader h = header;
   h.payload = static_cast<uint32_t>(payload.size());
-  encode(h, std::span<std::byte, CallHeader::kWireBytes>(bytes->data(), CallHeader::kWireBytes));
-  std::copy(payload.begin(), payload.end(), bytes->begin() + CallHeader::kWireBytes);
-  reap_outgoing();
+  encode(h, std::span<std::byte, CallHeader::kWireBytes>(bytes.data(), CallHeader::kWireBytes));
+  std::copy(payload.begin(), payload.end(), bytes.begin() + CallHeader::kWireBytes);
   Result<> result;
   for (size_t n = 0; n < peers_.size(); ++n) {
     if (n == self_) {
@@ -171,14 +184,15 @@ Result<> LeaderLinks::send_calls(const CallHeader& header, std::span<const std::
     transport::Ticket ticket = 0;
     // At most a call and a commit per exchange are under way: the pool cannot be full. One broken
     // peer must not keep the others from hearing an abort.
-    if (link.isend(bytes->data(), bytes->size(), nullptr, &ticket) != Io::done) {
+    if (link.isend(bytes.data(), bytes.size(), nullptr, &ticket) != Io::done) {
       if (result) {
         result = tl::unexpected(peer_error(peers_[n], link));
       }
       continue;
     }
-    bytes_sent += bytes->size();
-    outgoing_.push_back({n, ticket, bytes});
+    bytes_sent += bytes.size();
+    ++message.sends;
+    outgoing_.push_back({n, ticket, &message});
   }
   reap_outgoing();
   return result;
@@ -187,7 +201,11 @@ Result<> LeaderLinks::send_calls(const CallHeader& header, std::span<const std::
 void LeaderLinks::reap_outgoing() {
   std::erase_if(outgoing_, [this](const Outgoing& o) {
     size_t n = 0;
-    return link(o.node, Channel::calls).test(o.ticket, &n) != Io::again;
+    if (link(o.node, Channel::calls).test(o.ticket, &n) == Io::again) {
+      return false;
+    }
+    --o.message->sends;
+    return true;
   });
 }
 

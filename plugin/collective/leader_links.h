@@ -5,6 +5,7 @@
 #include <poll.h>
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -54,7 +55,8 @@ class LeaderLinks {
   }
   [[nodiscard]] const transport::Region* slots() const { return slots_.get(); }
 
-  // Queues a call message to every other node. The payload is copied.
+  // Queues a call message to every other node. The payload is copied, into memory that was made by
+  // connect() and is used again: nothing is allocated while at most kMessages are under way.
   [[nodiscard]] Result<> send_calls(const CallHeader& header, std::span<const std::byte> payload);
   // The oldest call message of a node, if there is one; it stays until take_call(). Its payload
   // lies in the peer's inbox behind the header.
@@ -75,15 +77,23 @@ class LeaderLinks {
  private:
   explicit LeaderLinks(transport::Transport* transport) : inboxes_(transport) {}
   void post_inbox(Peer& peer);
+  // The calls that a plugin's communicator has under way, and an abort.
+  static constexpr size_t kMessages = 4;
+  struct Message {
+    std::vector<std::byte> bytes;
+    size_t sends = 0;  // of it under way; 0: free
+  };
   struct Outgoing {
     size_t node;
     transport::Ticket ticket;
-    std::shared_ptr<std::vector<std::byte>> bytes;
+    Message* message;
   };
+  [[nodiscard]] Message& free_message();
   void reap_outgoing();
 
   size_t self_ = 0;
   transport::Staging inboxes_;                // of all peers; outlives their connections
+  std::deque<Message> messages_;              // they stay where they are
   std::unique_ptr<transport::Region> slots_;  // nullptr: not registered, or nothing was
   std::vector<Peer> peers_;
   std::vector<Outgoing> outgoing_;

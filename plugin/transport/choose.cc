@@ -100,6 +100,7 @@ VerbsOptions verbs_options(const IbConfig& ib, const SocketOptions& meeting, siz
   o.hca = ib.hca;
   o.rail = rail;
   o.gid_index = ib.gid_index;
+  o.gid_wishes = {ib.gid_family, ib.gid_range, ib.roce_version};
   o.pkey = ib.pkey;
   o.traffic_class = chosen(ib.traffic_class, 255);
   o.service_level = chosen(ib.service_level, 15);

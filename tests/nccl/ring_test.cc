@@ -28,6 +28,13 @@ class NetRing : public testing::TestWithParam<Kind> {
   }
 };
 
+// Under a sanitizer the host's own loops take the time, not what they drive.
+#ifdef PRUNEX_SANITIZED
+constexpr size_t kLong = 60'001;
+#else
+constexpr size_t kLong = 300'001;
+#endif
+
 TEST_P(NetRing, all_reduce_simple) {
   PRUNEX_EXPECT_WELL(run(2, [](Ring& ring, Rank&) {
     for (const size_t slice : {size_t{2}, size_t{1}}) {
@@ -80,7 +87,7 @@ TEST(NetWorld, ranks_of_different_versions_make_one_ring) {
   PRUNEX_EXPECT_WELL(run_world(Ranks::processes, 4, [](Rank& rank) {
     constexpr int kVersions[] = {6, 12, 8, 10};
     Ring ring(rank, kVersions[rank.rank()]);
-    ring.check_all_reduce(5, 300001, abi::kSimple);
+    ring.check_all_reduce(5, kLong, abi::kSimple);
     ring.check_all_reduce(6, 30001, abi::kLl128);
     rank.barrier();
     ring.close();

@@ -242,5 +242,32 @@ TEST(Verdict, is_a_function_of_the_messages) {
   }
 }
 
+// NCCL registers users' buffers in another thread than the one that moves calls.
+TEST(CollNet, buffers_are_registered_by_one_thread_while_calls_move_in_another) {
+  constexpr size_t kCount = size_t{1} << 20;
+  run_nodes(2, [](Node& node) {
+    std::vector<float> data(kCount), buffer(kCount, 0);
+    std::thread registrar([&] {
+      for (size_t count = 1024; count <= kCount; count *= 2) {
+        void* mr = nullptr;
+        EXPECT_EQ(node.calls.reg_mr(node.comm, buffer.data(), count * 4, kPtrHost, &mr), kSuccess);
+        EXPECT_EQ(node.calls.dereg_mr(node.comm, mr), kSuccess);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+    for (size_t round = 0; round < 24; ++round) {  // the same number on both nodes
+      const size_t count = kCount >> round % 8;
+      for (size_t i = 0; i < count; ++i) {
+        data[i] = i / 64 % 4 == 0 ? static_cast<float>(i % 31 + 1) : 0;
+      }
+      EXPECT_EQ(node.all_reduce(data.data(), data.data(), count, kFloat32, kSum), kSuccess);
+      for (size_t i = 0; i < count; i += 64) {
+        ASSERT_EQ(data[i], i / 64 % 4 == 0 ? static_cast<float>(2 * (i % 31 + 1)) : 0) << i;
+      }
+    }
+    registrar.join();
+  });
+}
+
 }  // namespace
 }  // namespace prunex::nccl::test

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the scripts that judge others: scripts/check_includes.py and scripts/count_tests.py."""
+"""Tests of the scripts that judge others: check_includes.py, check_naming.py and count_tests.py; and what
+soft-roce.sh says of a guest that does not come up."""
 import json
 import pathlib
 import subprocess
 import sys
 import tempfile
 
-from lab import ROOT, expect, run_cases
+from lab import ROOT, expect, run_cases, skip
 
 
 def run(script, *arguments):
@@ -77,6 +78,47 @@ def case_archs():
     expect("-Dnvcc_archs=90" not in text, "build.sh turns a tree back")
 
 
+NAMED = {
+    ".clang-tidy": (ROOT / ".clang-tidy").read_text(encoding="utf-8"),
+    "plugin/base/a.h": "#pragma once\ninline int half_of(int whole) { return whole / 2; }\n",
+    # Each compiles alone, none beside the one before: what they have in common is told too late.
+    "plugin/base/a.cc": '#include "plugin/base/a.h"\nnamespace { constexpr int kMost = 3; }\n'
+                        'int most_of_a() { return half_of(kMost); }\n',
+    "plugin/base/b.cc": '#include "plugin/base/a.h"\nnamespace { constexpr int kMost = 4; }\n'
+                        'int most_of_b() { return half_of(kMost); }\n',
+    "plugin/base/c.cc": "namespace {\nconstexpr int kMost = 5;\n}\nint most_of_c() { return kMost; }\n",
+    "tests/base/a_test.cc": '#include "plugin/base/a.h"\nint main() { return half_of(0); }\n',
+}
+
+
+def naming(files):
+    tree = Tree(files)
+    commands = [{"directory": tree.path, "file": name,
+                 "command": f"ccache g++ -I{tree.path} -std=c++20 -Wall -MD -MF x.d -o x.o -c {name}"}
+                for name in files if name.endswith(".cc")]
+    pathlib.Path(tree.path, "compile_commands.json").write_text(json.dumps(commands), encoding="utf-8")
+    code, out = run("check_naming.py", "--tree", tree.path, "--build", tree.path)
+    return code, [line.replace(tree.path + "/", "") for line in out]
+
+
+# In a file, a header, a test; next to files with which it cannot be compiled.
+def case_naming():
+    code, out = naming(NAMED)
+    if code == 77:
+        skip(out[-1])
+    expect(code == 0 and out == [], code, out)
+    for path, text, fault in (
+            ("plugin/base/a.cc", "int MostOfAll() { return 1; }", "4:5: error: invalid case style for function"),
+            ("plugin/base/b.cc", "struct small_thing {};", "4:8: error: invalid case style for struct"),
+            ("plugin/base/c.cc", "class C {\n  int count = 0;\n};", "6:7: error: invalid case style for private member"),
+            ("plugin/base/a.h", "inline int Twice(int n) { return n; }", "3:12: error: invalid case style for function"),
+            ("plugin/base/a.h", "constexpr int limit = 3;", "3:15: error: invalid case style for constexpr"),
+            ("tests/base/a_test.cc", "namespace Tests {}", "3:11: error: invalid case style for namespace"),
+            ("plugin/base/c.cc", "int broken() { return nothing; }", "5:23: error: use of undeclared")):
+        code, out = naming({**NAMED, path: NAMED[path] + text + "\n"})
+        expect(code == 1 and len(out) == 1 and out[0].startswith(f"{path}:{fault}"), path, text, out)
+
+
 def xml(*cases):
     return ("<testsuites><testsuite>" + "".join(
         f'<testcase classname="S" name="{name}" status="run">{inner}</testcase>' for name, inner in cases)
@@ -135,6 +177,39 @@ def case_counts_what_no_filter_runs():
     expect(count(test, files)[1] == (1, 0, 0))
     out, counts = count(test, files, "--complete")
     expect(counts == (1, 1, 0) and "S.b" in out[0], out, counts)
+
+
+def boot(guest, limit):
+    """soft-roce.sh's own boot() with a program of ours as qemu."""
+    with tempfile.TemporaryDirectory() as run:
+        script = f"""
+            . {ROOT}/scripts/soft-roce.sh
+            exec {{never}}<> <(:)
+            run={run} boot_limit={limit}
+            start_guest() {{ echo start >>"$run/starts"; ({guest}) >"$run/console" 2>&1 & vm=$!; }}
+            (boot) || echo "status $?"
+            echo "starts $(wc -l <"$run/starts")"
+        """
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+        return done.stdout.split("\n"), done.stderr
+
+
+def case_soft_roce_guest_that_does_not_come_up():
+    out, err = boot("exec sleep 30", 1)
+    expect("status 125" in out and "starts 2" in out, out, err)
+    expect("within 1 s (--boot-timeout)" in err and "console is still empty" in err, err)
+    out, err = boot("echo Linux version; exec sleep 30", 1)
+    expect("starts 2" in out and "Linux version" in err and "console is above" in err, out, err)
+    # What qemu itself refuses it refuses again.
+    refusal = "qemu-system-x86_64: cannot set up guest memory 'pc.ram': Cannot allocate memory"
+    out, err = boot(f'echo "{refusal}"; exit 1', 20)
+    expect("status 125" in out and "starts 1" in out and f"refuses it: {refusal}" in err, out, err)
+    expect("--boot-timeout" not in err, err)
+    out, err = boot('echo up >"$run/up"; exec sleep 1', 20)
+    expect(out[0] == "starts 1" and err == "", out, err)
+    done = subprocess.run([str(ROOT / "scripts" / "soft-roce.sh"), "--memory", "999999G", "--", "true"],
+                          capture_output=True, text=True, timeout=60)
+    expect(done.returncode == 2 and "--memory 999999G is more than" in done.stderr, done)
 
 
 if __name__ == "__main__":

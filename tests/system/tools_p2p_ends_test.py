@@ -22,9 +22,9 @@ def hello(protocol, release):
     return struct.pack("<III", 0x50325850, protocol, len(release)) + release.ljust(48, b"\0")
 
 
-def end_of_rank(rank, port, host="127.0.0.1", **extra):
-    return start("bench", "p2p", "--size", "64k", env={"PRUNEX_RANK": str(rank), "PRUNEX_WORLD_SIZE": "2",
-                                                      "PRUNEX_ROOT": f"{host}:{port}", **extra})
+def end_of_rank(rank, port, host="127.0.0.1", arguments=(), **extra):
+    return start("bench", "p2p", "--size", "64k", *arguments, env={
+        "PRUNEX_RANK": str(rank), "PRUNEX_WORLD_SIZE": "2", "PRUNEX_ROOT": f"{host}:{port}", **extra})
 
 
 def case_meeting_ends_in_time():
@@ -79,6 +79,19 @@ def case_families_that_do_not_meet():
         out, err = end.communicate(timeout=LIMIT)
         expect(end.returncode == 1 and out == "" and "127.0.0.1 (IPv4)" in err and "::1 (IPv6)" in err, err)
         expect("NCCL_SOCKET_FAMILY" in err, err)
+
+
+def case_who_gave_an_option_is_told_of_the_option():
+    """The plugin speaks of PRUNEX_TRANSPORT; with --transport nobody has set that."""
+    for arguments, set_, says, never in (
+            (["--transport", "verbs"], {}, "leave --transport out", "unset PRUNEX_TRANSPORT"),
+            ([], {"PRUNEX_TRANSPORT": "verbs"}, "unset PRUNEX_TRANSPORT", "leave --transport out")):
+        port = free_port()
+        ends = [end_of_rank(rank, port, arguments=arguments, PRUNEX_TIMEOUT="5", NCCL_IB_DISABLE="1", **set_)
+                for rank in range(2)]
+        for end in ends:
+            out, err = end.communicate(timeout=LIMIT)
+            expect(end.returncode != 0 and out == "" and says in err and never not in err, err)
 
 
 def speak(port, text):

@@ -60,6 +60,13 @@ Result<P2pRow> one_end(const P2pSpec& spec, int rank, const std::string& root, u
       return tl::unexpected(link.error());
     }
     EXPECT_EQ(link->transport(), "verbs");
+    for (const P2pPort& port : {link->own(), link->peer()}) {
+      EXPECT_EQ(port.transport, "verbs");
+      EXPECT_FALSE(port.device.empty());
+      EXPECT_NE(port.gid.find("RoCE v2"), std::string::npos) << port.gid;
+      EXPECT_GE(port.mtu, 256);
+      EXPECT_GE(port.queue_pairs, 1);
+    }
     EXPECT_EQ(sender_clock(spec, link->transport()),
               spec.op == P2pOp::write && !spec.latency && spec.pattern == P2pPattern::dense);
     const PluginLibrary library(net->library);
@@ -112,6 +119,44 @@ TEST(P2pVerbs, any_number_of_messages_either_way) {
       }
     }
   }
+}
+
+// What cannot meet is told before anything waits, with the values of both ends.
+TEST(P2pVerbs, ends_that_do_not_fit_together_are_refused) {
+  const P2pPort rdma = {"verbs", "10.0.0.1", "mlx5_0", "3 ::ffff:10.0.0.1 RoCE v2", 4096, 4};
+  P2pPort tcp = {"socket", "10.0.0.2", "eth0", "", 0, 0}, other = rdma, foreign = {};
+  EXPECT_TRUE(fit_together(rdma, rdma));
+  EXPECT_TRUE(fit_together(tcp, tcp));
+  EXPECT_TRUE(fit_together(rdma, foreign));
+  other.mtu = 1024;  // the smaller one counts
+  EXPECT_TRUE(fit_together(rdma, other));
+  const auto says = [](const Result<>& r, std::initializer_list<const char*> parts) {
+    ASSERT_FALSE(r);
+    for (const char* part : parts) {
+      EXPECT_NE(r.error().text.find(part), std::string::npos) << part << ": " << r.error().text;
+    }
+    EXPECT_EQ(r.error().text.find("NCCL_SOCKET_FAMILY"), std::string::npos) << r.error().text;
+  };
+  for (const auto& fits : {fit_together(rdma, tcp), fit_together(tcp, rdma)}) {
+    says(fits, {"verbs", "mlx5_0", "socket", "eth0", "PRUNEX_TRANSPORT", "--transport"});
+  }
+  other.queue_pairs = 2;
+  says(fit_together(rdma, other), {"--qps", "PRUNEX_IB_QPS", "4", "2"});
+}
+
+TEST(P2pVerbs, the_heading_names_both_ports) {
+  P2pReport report;
+  report.transport = "verbs";
+  report.port = {"verbs", "10.0.0.1", "mlx5_0", "3 ::ffff:10.0.0.1 RoCE v2", 4096, 1};
+  report.peer_port = {"verbs", "10.0.0.2", "mlx5_1", "5 ::ffff:10.0.0.2 RoCE v2", 1024, 1};
+  const P2pSpec spec;
+  for (const std::string& text : {p2p_table(spec, report), p2p_json(spec, report)}) {
+    for (const char* part :
+         {"mlx5_0", "mlx5_1", "3 ::ffff:10.0.0.1 RoCE v2", "5 ::ffff:10.0.0.2 RoCE v2", "1024"}) {
+      EXPECT_NE(text.find(part), std::string::npos) << part << ": " << text;
+    }
+  }
+  EXPECT_NE(p2p_table(spec, report).find("packets of at most 1024 bytes"), std::string::npos);
 }
 
 TEST(P2pVerbs, to_and_fro) {

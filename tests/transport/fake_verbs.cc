@@ -78,12 +78,37 @@ void World::fail_after(size_t n, ibv_wc_status status) {
 }
 void World::refuse_regions(int error) { state_->refuse = error; }
 void World::raise(size_t device, ibv_event_type type, int port) {
+  ibv_async_event event{};
+  event.event_type = type;
+  event.element.port_num = port;
+  raise_event(device, event);
+}
+
+std::vector<uint32_t> World::pairs() const {
+  const std::lock_guard lock(state_->mutex);
+  std::vector<uint32_t> out;
+  for (const auto& [number, pair] : state_->pairs) {
+    out.push_back(number);
+  }
+  return out;
+}
+
+void World::raise_of_pair(size_t device, ibv_event_type type, uint32_t number) {
+  ibv_qp* const pair = state_->pairs.at(number);
+  ibv_async_event event{};
+  event.event_type = type;
+  if (type == IBV_EVENT_CQ_ERR) {
+    event.element.cq = pair->send_cq;
+  } else {
+    event.element.qp = pair;
+  }
+  raise_event(device, event);
+}
+
+void World::raise_event(size_t device, const ibv_async_event& event) {
   const std::lock_guard lock(state_->mutex);
   for (Context* c : state_->contexts) {
     if (c->index == device) {
-      ibv_async_event event{};
-      event.event_type = type;
-      event.element.port_num = port;
       c->events.push_back(event);
       (void)eventfd_write(c->async_fd, 1);
     }

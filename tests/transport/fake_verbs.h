@@ -92,6 +92,9 @@ class World {
   void fail_after(size_t n, ibv_wc_status status);  // the n-th work request from now on, from 0
   void refuse_regions(int error);                   // reg_mr gives that errno; 0: works again
   void raise(size_t device, ibv_event_type type, int port);
+  // About a queue pair, or its queue of completions.
+  void raise_of_pair(size_t device, ibv_event_type type, uint32_t number);
+  [[nodiscard]] std::vector<uint32_t> pairs() const;  // the numbers of those there are
 
   [[nodiscard]] Live live() const;
   [[nodiscard]] int registrations() const;          // calls of reg_mr, ever
@@ -105,6 +108,7 @@ class World {
   [[nodiscard]] int out_of_receives() const;  // how often a message met no receive
 
  private:
+  void raise_event(size_t device, const ibv_async_event& event);
   std::unique_ptr<State> state_;
 };
 

@@ -128,6 +128,39 @@ TEST(VerbsDevices, roce_v2_and_routable_gids_first) {
   EXPECT_TRUE(choose_gid(p, -1));
 }
 
+// NCCL_IB_ADDR_FAMILY, NCCL_IB_ADDR_RANGE and NCCL_IB_ROCE_VERSION_NUM: without an index only.
+TEST(VerbsDevices, gids_of_the_family_network_and_version_that_are_asked_for) {
+  PortInfo p = port_of("mlx5_0");
+  p.gids = {{0, kLinkLocal, GidType::roce_v2},        {1, ipv4(10, 0, 0, 1), GidType::roce_v1},
+            {2, ipv4(10, 0, 0, 1), GidType::roce_v2}, {3, kGlobalV6, GidType::roce_v1},
+            {4, kGlobalV6, GidType::roce_v2},         {5, ipv4(192, 168, 5, 1), GidType::roce_v2}};
+  const auto chosen_by = [&](Family family, std::string range, int version, int index = -1) {
+    const auto gid = choose_gid(p, index, {family, std::move(range), version});
+    return gid ? gid->index : -1;
+  };
+  EXPECT_EQ(chosen_by(Family::any, "", 2), 2);
+  EXPECT_EQ(chosen_by(Family::v6, "", 2), 4);
+  EXPECT_EQ(chosen_by(Family::v6, "", 1), 3);
+  EXPECT_EQ(chosen_by(Family::v4, "", 1), 1);
+  EXPECT_EQ(chosen_by(Family::any, "", 1), 1);
+  EXPECT_EQ(chosen_by(Family::any, "192.168.4.0/22", 2), 5);
+  EXPECT_EQ(chosen_by(Family::any, "192.168.0.0/22", 2), -1);
+  EXPECT_EQ(chosen_by(Family::v4, "192.168.4.0/22", 1), 5);
+  EXPECT_EQ(chosen_by(Family::v4, "", 2, 3), 3);  // the index comes first
+  EXPECT_EQ(chosen_by(Family::v4, "172.16.0.0/12", 2, 3), 3);
+  p.gids.resize(1);
+  EXPECT_EQ(chosen_by(Family::v4, "", 1), 0);  // what there is
+  const auto none = choose_gid(p, -1, {Family::any, "10.0.0.0/8", 2});
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, Code::config);
+  for (const char* part :
+       {"PRUNEX_IB_ADDR_RANGE=10.0.0.0/8", "NCCL_IB_ADDR_RANGE", "mlx5_0:1", "fe80::"}) {
+    EXPECT_NE(none.error().text.find(part), std::string::npos) << none.error().text;
+  }
+  p.link = Link::infiniband;
+  EXPECT_TRUE(choose_gid(p, -1, {Family::any, "10.0.0.0/8", 2}));
+}
+
 TEST(Reports, B5_partition_keys) {
   PortInfo p = port_of("mlx5_0");
   p.link = Link::infiniband;

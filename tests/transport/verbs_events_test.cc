@@ -2,6 +2,7 @@
 // What devices say about themselves, and transfers that stand still; on the fake.
 #include <poll.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "tests/transport/conformance.h"
@@ -130,6 +131,90 @@ TEST_F(VerbsEventsOfADevice, taken_out) {
     return -1;
   };
   EXPECT_SAYS(end_of(*p_.b, &byte_, &r_), "the device mlx5_7 has failed");
+}
+
+// The device says so, or its far end does: the receive that can never be answered names the port.
+TEST(VerbsEvents, the_other_end_is_told_which_port_went_down) {
+  World world({fake::device_in("rxe0", 1, 1), fake::device_in("rxe1", 2, 1)});
+  VerbsOptions first, second;
+  first.hca = "rxe0";
+  second.hca = "rxe1";
+  auto here = open_fake_verbs(world, first), there = open_fake_verbs(world, second);
+  Pair p = make_pair(*here, *there);
+  ASSERT_TRUE(p.a && p.b);
+  std::byte at_a{}, at_b{};
+  Ticket ra = 0, rb = 0;
+  EXPECT_EQ(end_of(*p.a, &at_a, &ra), "");
+  EXPECT_EQ(end_of(*p.b, &at_b, &rb), "");
+  world.raise(1, IBV_EVENT_PORT_ERR, 1);
+  Connection& far = p.a->describe().find("rxe1:1 to") != std::string::npos ? *p.a : *p.b;
+  Connection& near = &far == p.a.get() ? *p.b : *p.a;
+  const bool far_is_a = &far == p.a.get();
+  EXPECT_SAYS(end_of(far, far_is_a ? &at_a : &at_b, far_is_a ? &ra : &rb),
+              "the port rxe1:1 has gone down");
+  (far_is_a ? p.a : p.b).reset();  // as its user does
+  const std::string text = end_of(near, far_is_a ? &at_b : &at_a, far_is_a ? &rb : &ra);
+  for (const char* part : {"has given the connection up", "the port rxe1:1 has gone down"}) {
+    EXPECT_SAYS(text, part);
+  }
+}
+
+// Events of one connection end that one, and none that is made later.
+class VerbsEventsOfAPair : public testing::TestWithParam<std::pair<ibv_event_type, const char*>> {};
+INSTANTIATE_TEST_SUITE_P(
+    Verbs, VerbsEventsOfAPair,
+    testing::Values(std::pair(IBV_EVENT_CQ_ERR, "rxe0:1 lost completions"),
+                    std::pair(IBV_EVENT_QP_FATAL, "rxe0:1 reports a fatal error"),
+                    std::pair(IBV_EVENT_QP_ACCESS_ERR, "rxe0:1 refused what the peer asked"),
+                    std::pair(IBV_EVENT_QP_REQ_ERR, "rxe0:1 refused what the peer asked")));
+
+TEST_P(VerbsEventsOfAPair, end_its_connection_alone) {
+  World world({fake::plain_device()});
+  auto t = open_fake_verbs(world);
+  Pair other = make_pair(*t, *t);
+  const std::vector<uint32_t> before = world.pairs();
+  Pair p = make_pair(*t, *t);
+  ASSERT_TRUE(p.a && p.b && other.a && other.b);
+  std::vector<uint32_t> made = world.pairs();
+  std::erase_if(
+      made, [&](uint32_t n) { return std::find(before.begin(), before.end(), n) != before.end(); });
+  ASSERT_EQ(made.size(), 2U);
+  std::byte at_a{}, at_b{};
+  Ticket ra = 0, rb = 0;
+  EXPECT_EQ(end_of(*p.a, &at_a, &ra), "");
+  EXPECT_EQ(end_of(*p.b, &at_b, &rb), "");
+  for (const uint32_t number : made) {
+    world.raise_of_pair(0, GetParam().first, number);
+  }
+  EXPECT_SAYS(end_of(*p.a, &at_a, &ra), GetParam().second);
+  EXPECT_SAYS(end_of(*p.b, &at_b, &rb), GetParam().second);
+  exchange(*other.a, *other.b, pattern(100'000, 1));
+  Pair later = make_pair(*t, *t);
+  ASSERT_TRUE(later.a && later.b);
+  exchange(*later.a, *later.b, pattern(100'000, 2));
+}
+
+// A subnet manager rewrites the table of partitions under a connection that stands for an entry.
+TEST(VerbsEvents, a_partition_key_that_changes) {
+  World world({fake::plain_device()});
+  world.device(0).ports[0].pkeys = {0x8001, 0xFFFF};
+  auto t = open_fake_verbs(world);
+  Pair p = make_pair(*t, *t);
+  ASSERT_TRUE(p.a && p.b);
+  std::byte byte{};
+  Ticket r = 0;
+  world.device(0).ports[0].pkeys[1] = 0x8002;  // another entry
+  world.raise(0, IBV_EVENT_PKEY_CHANGE, 1);
+  EXPECT_EQ(end_of(*p.b, &byte, &r), "");
+  world.device(0).ports[0].pkeys[0] = 0x8003;
+  world.raise(0, IBV_EVENT_PKEY_CHANGE, 1);
+  const std::string text = end_of(*p.b, &byte, &r);
+  for (const char* part : {"partition key 0 of rxe0:1", "0x8001", "0x8003"}) {
+    EXPECT_SAYS(text, part);
+  }
+  Pair q = make_pair(*t, *t);
+  ASSERT_TRUE(q.a && q.b);
+  exchange(*q.a, *q.b, pattern(100'000, 1));
 }
 
 // A subnet manager that comes back gives other LIDs, an interface may get another MTU: connections

@@ -54,10 +54,14 @@ size_t block_bytes_for(size_t nodes) { return std::max<size_t>(128, std::bit_cei
 
 BlockMap make_block_map(size_t bytes, size_t block_bytes) {
   BlockMap map;
+  reset_block_map(map, bytes, block_bytes);
+  return map;
+}
+
+void reset_block_map(BlockMap& map, size_t bytes, size_t block_bytes) {
   map.block_bytes = block_bytes;
   map.bytes = bytes;
   map.words.assign((map.blocks() + 63) / 64, 0);
-  return map;
 }
 
 size_t BlockMap::kept_bytes() const { return kept_in(*this, 0, blocks()); }

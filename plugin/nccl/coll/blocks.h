@@ -28,6 +28,8 @@ struct BlockMap {
 };
 
 [[nodiscard]] BlockMap make_block_map(size_t bytes, size_t block_bytes);
+// The same in a map that is used again: allocates only where it becomes longer than ever.
+void reset_block_map(BlockMap& map, size_t bytes, size_t block_bytes);
 
 // Sets the bits of blocks [first, last) whose bytes are not all zero. first is a multiple of 64.
 void scan_blocks(BlockMap& map, const std::byte* buffer, size_t first, size_t last);

@@ -127,6 +127,7 @@ int reg_mr(void* comm, void* data, size_t bytes, int type, void** mr) {
       return report(region.error());
     }
     auto memory = std::make_unique<Memory>(Memory{transport, *std::move(region)});
+    static_cast<CollComm*>(comm)->expect(bytes);
     handed().memories.add(memory.get());
     *mr = memory.release();
     return kSuccess;

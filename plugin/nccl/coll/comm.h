@@ -4,28 +4,23 @@
 // is on the network, the next is prepared and agreed on.
 #pragma once
 #include <array>
+#include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
-#include "plugin/api/registry.h"
 #include "plugin/base/config.h"
 #include "plugin/collective/leader_links.h"
 #include "plugin/collective/table.h"
-#include "plugin/nccl/coll/stream.h"
-#include "plugin/nccl/coll/transfer.h"
+#include "plugin/nccl/coll/call.h"
+#include "plugin/nccl/coll/piece.h"
+#include "plugin/nccl/coll/remembered.h"
 #include "plugin/nccl/coll/verdict.h"
-#include "plugin/nccl/internal_table.h"
 #include "plugin/nccl/stats.h"
-#include "plugin/transport/staging.h"
-#include "plugin/transport/transport.h"
 
 namespace prunex::nccl::coll {
 
@@ -38,33 +33,6 @@ struct CollStats {
   uint64_t dropped_nonzero = 0;                // elements cut off under `project`
   uint64_t logical_bytes = 0, wire_bytes = 0;  // of users' buffers; sent by this node
   uint64_t busy_ns = 0;                        // inside calls, while anything was in flight
-};
-
-class CollComm;
-
-struct Request {
-  CollComm* comm = nullptr;
-  bool used = false;
-  size_t pieces_left = 0;
-  size_t bytes = 0;
-};
-
-// What the caller has registered of its buffers; kept until the call is done.
-struct Regions {
-  std::shared_ptr<const transport::Region> send, recv;
-};
-
-struct AllReduce {
-  const void* send = nullptr;
-  void* recv = nullptr;
-  uint64_t count = 0;
-  DType type = DType::f32;
-  Op op = Op::sum;
-  Regions regions = {};
-};
-
-struct Window {  // of the buffer of all nodes' segments, bytes
-  size_t bytes_per_rank = 0, offset = 0, bytes = 0;
 };
 
 class CollComm {
@@ -86,6 +54,9 @@ class CollComm {
   CollComm(const CollComm&) = delete;
   CollComm& operator=(const CollComm&) = delete;
 
+  // Makes the memory that calls on a buffer of that many bytes will need, on the caller's thread,
+  // which need not be the one that progresses calls. Without it the first calls of a size do.
+  void expect(size_t bytes);
   // A null request: too many are in flight, try again. The buffers stay the caller's until the
   // request is done.
   [[nodiscard]] Result<Request*> all_reduce(const AllReduce& call);
@@ -106,48 +77,24 @@ class CollComm {
   [[nodiscard]] bool dead() const { return dead_.has_value(); }
 
  private:
-  enum class Phase : uint8_t { fresh, preparing, announced, agreed, moving, finished };
-  struct Piece {
-    Function function = Function::all_reduce;
-    Request* request = nullptr;
-    const std::byte* send = nullptr;
-    std::byte* recv = nullptr;
-    std::shared_ptr<const transport::Region> send_region, recv_region;
-    DType type = DType::i8;
-    Op op = Op::sum;
-    uint64_t count = 0;                // elements of the whole call
-    uint64_t first = 0, elements = 0;  // of this piece
-    uint64_t index = 0;
-    Window window;
-    std::vector<Segment> segments;  // of the window, by node
-    transport::Staging staging;     // the window, where the user's is in several parts
-    std::vector<CollPart> parts;    // to be filled from it
-    std::optional<api::RangeHit> hit;
+  // Partial sums and packed streams are held of as many pieces as can be under way at a time.
+  static constexpr size_t kUnderWay = 3;
 
-    Phase phase = Phase::fresh;
-    uint64_t sequence = 0;
-    Wish wish = Wish::dense;
-    bool audited = false;
-    bool broken = false;  // its mask did not keep its promise
-    uint64_t kept = 0;    // elements that cross, as far as this node knows
-    Stream stream;
-    BlockMap map;
-    size_t scanned = 0;  // blocks
-    CollHead head;       // as announced
-    collective::CallHeader header;
-    std::vector<std::byte> payload;
-    bool came_inlined = false;  // the sum is there already
-    size_t copied = 0;          // of the own segment, all-gather
-    std::optional<Transfer> transfer;
-    int64_t moved_ns = 0;  // when something last moved
-    [[nodiscard]] size_t bytes() const { return elements * size_of(type); }
-  };
+  // comm_post.cc
+  [[nodiscard]] Result<Request*> take_request(size_t bytes);
+  [[nodiscard]] Result<Request*> post(Request& request);
+  [[nodiscard]] Segment segment_of(const Window& window, size_t node) const;
+  [[nodiscard]] Result<> check_window(const Window& window, std::span<const CollPart> parts) const;
+  void open_pieces();
+  void open(Piece& piece, Request& request);
+  void open_window(Piece& piece);
+  void take_ready(size_t slot);
 
   // comm.cc
-  [[nodiscard]] Result<Request*> take_request(size_t bytes);
-  [[nodiscard]] Result<Request*> post(Piece piece, size_t bytes);
-  [[nodiscard]] std::vector<Segment> segments_of(const Window& window) const;
-  [[nodiscard]] Result<> check_window(const Window& window, std::span<const CollPart> parts) const;
+  [[nodiscard]] bool idle() const { return under_way_ == 0 && posted_count_ == 0; }
+  // Of those under way, the oldest first.
+  [[nodiscard]] size_t slot_of(size_t index) const { return (oldest_ + index) % kUnderWay; }
+  [[nodiscard]] Piece& piece_at(size_t index) { return pieces_[slot_of(index)]; }
   [[nodiscard]] Result<> poll();
   [[nodiscard]] Result<> poll_pieces();
   [[nodiscard]] Result<bool> poll_piece(size_t index, int64_t* budget);
@@ -168,6 +115,7 @@ class CollComm {
   [[nodiscard]] Result<> announce(Piece& piece);
   static void tell_violation(Piece& piece);
   [[nodiscard]] Result<bool> hear(Piece& piece);
+  [[nodiscard]] static std::string parameter_here(const Piece& piece);
   [[nodiscard]] Result<> conclude(Piece& piece, std::span<const CollMessage> messages);
   void learn(Piece& piece, const Verdict& verdict, std::span<const CollMessage> messages);
   [[nodiscard]] Result<bool> merge_maps(Piece& piece, std::span<const CollMessage> messages);
@@ -177,8 +125,6 @@ class CollComm {
   void start(Piece& piece);
   [[nodiscard]] Result<bool> move(Piece& piece, int64_t* budget);
   void finish(Piece& piece);
-  [[nodiscard]] transport::Staging take_memory();
-  void give_memory(transport::Staging memory);
 
   [[nodiscard]] static uint64_t piece_digest(const Piece& piece);
   [[nodiscard]] static uint64_t mask_key(const api::RangeHit& hit);
@@ -187,20 +133,31 @@ class CollComm {
   size_t nodes_;
   collective::Tuning tuning_;
   std::array<Request, kMaxRequests> requests_;
-  std::deque<Piece> queue_;
-  std::vector<transport::Staging> spare_;  // memory of packed streams
-  // Partial sums, of as many pieces as can be under way at a time.
-  static constexpr size_t kUnderWay = 3;
-  std::array<transport::Staging, kUnderWay> scratch_;
+  std::array<Request*, kMaxRequests> posted_{};  // not all of whose pieces are under way yet
+  size_t posted_first_ = 0, posted_count_ = 0;
+  std::vector<Piece> pieces_;
+  size_t oldest_ = 0, under_way_ = 0;
+  std::vector<CollMessage> messages_;  // by node; of the piece that is being agreed on
+  std::vector<const void*> sources_;   // by node
   std::optional<Error> dead_;
   uint64_t sequence_ = 0;
   uint32_t idle_polls_ = 0;
 
   // What calls have taught, the same on all nodes: changed only by what all of them heard.
-  std::unordered_set<uint64_t> broken_;             // masks that did not keep their promise
-  std::unordered_map<uint64_t, uint64_t> sampled_;  // calls by mask and range
-  uint64_t scan_from_ = 0, pause_ = 0;              // maps are tried again from this call on
-  std::unordered_set<uint64_t> warned_;
+  Remembered broken_;                   // masks that did not keep their promise
+  Remembered sampled_;                  // calls by mask and range
+  uint64_t scan_from_ = 0, pause_ = 0;  // maps are tried again from this call on
+  Remembered warned_;
+
+  // What expect() has made for each piece's place and nobody has taken yet.
+  struct Ready {
+    transport::Staging memory, scratch;
+  };
+  std::mutex expect_mutex_;  // one maker at a time; longer than ready_mutex_ is held
+  size_t expected_ = 0;      // under it: bytes of a piece
+  std::mutex ready_mutex_;
+  std::array<Ready, kUnderWay> ready_;  // under it
+  std::array<std::atomic<bool>, kUnderWay> is_ready_{};
 
   // Under the mutex: what NCCL's communicator has not been told yet.
   void publish();

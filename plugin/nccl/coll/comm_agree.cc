@@ -20,7 +20,6 @@ using collective::MessageKind;
 constexpr size_t kMapFrom = size_t{32} << 10;  // bytes of a piece; below, a map is not worth it
 constexpr uint64_t kLongestPause = 64;         // calls
 constexpr uint64_t kSampleFirst = 10, kSampleEvery = 64;
-constexpr size_t kRemembered = 4096;  // masks; then it starts afresh, on all nodes at the same call
 
 // The lowest dropped element of the piece that is not zero; there is one.
 uint64_t first_offender(const MaskedPiece& piece, DType type, const std::byte* tensor) {
@@ -100,16 +99,13 @@ bool CollComm::use_mask(Piece& p) {
       return false;
     }
   }
-  uint64_t calls = 0;
-  if (const auto known = sampled_.find(piece_digest(p)); known != sampled_.end()) {
-    calls = known->second;
-  }
+  const uint64_t calls = contract == Contract::sampled ? sampled_.count(piece_digest(p)) : 0;
   p.audited =
       contract == Contract::lossless ||
       (contract == Contract::sampled && (calls < kSampleFirst || calls % kSampleEvery == 0));
   p.kept = piece.kept();
   p.stream = Stream::masked(p.send, p.recv, p.type, std::move(piece),
-                            p.audited || contract == Contract::project, take_memory());
+                            p.audited || contract == Contract::project, p.memory);
   return true;
 }
 
@@ -122,7 +118,7 @@ void CollComm::begin(Piece& p) {
   } else if (p.function == Function::all_reduce && nodes_ > 1 && !p.broken &&
              p.bytes() >= kMapFrom && p.sequence >= scan_from_) {
     p.wish = Wish::mapped;
-    p.map = make_block_map(p.bytes(), block_bytes_for(nodes_));
+    reset_block_map(p.map, p.bytes(), block_bytes_for(nodes_));
   }
 }
 
@@ -175,9 +171,9 @@ Result<> CollComm::announce(Piece& p) {
   head.wish = p.wish;
   head.strict = setup_.config.on_mismatch == OnMismatch::error ? 1 : 0;
   head.piece = p.index;
-  head.bytes_per_rank = p.window.bytes_per_rank;
-  head.window_offset = p.window.offset;
-  head.window_bytes = p.window.bytes;
+  head.bytes_per_rank = p.request->window.bytes_per_rank;
+  head.window_offset = p.request->window.offset;
+  head.window_bytes = p.request->window.bytes;
   std::span<const std::byte> body;
   if (p.wish == Wish::masked) {
     h.mask_digest = piece_digest(p);
@@ -222,7 +218,6 @@ Result<bool> CollComm::hear(Piece& p) {
   if (!all) {
     return false;
   }
-  std::vector<CollMessage> messages(nodes_);
   for (size_t n = 0; n < nodes_; ++n) {
     const bool own = n == setup_.self;
     auto message = own ? decode(p.header, p.payload)
@@ -232,9 +227,9 @@ Result<bool> CollComm::hear(Piece& p) {
       e.rank = static_cast<int>(n);
       return tl::unexpected(std::move(e));
     }
-    messages[n] = *message;
+    messages_[n] = *message;
   }
-  if (auto concluded = conclude(p, messages); !concluded) {
+  if (auto concluded = conclude(p, messages_); !concluded) {
     return tl::unexpected(concluded.error());
   }
   for (size_t n = 0; n < nodes_; ++n) {
@@ -247,15 +242,17 @@ Result<bool> CollComm::hear(Piece& p) {
   return true;
 }
 
+std::string CollComm::parameter_here(const Piece& p) {
+  return p.hit && !p.hit->version->name.empty()
+             ? strf("; here the buffer is parameter %s", p.hit->version->name.c_str())
+             : std::string();
+}
+
 Result<> CollComm::conclude(Piece& p, std::span<const CollMessage> messages) {
   Verdict v = decide(messages);
   // Digests say that masks differ; the name says whose mask it is.
-  if (p.hit && !p.hit->version->name.empty() && (v.error || v.mismatched)) {
-    const std::string here =
-        strf("; here the buffer is parameter %s", p.hit->version->name.c_str());
-    (v.error ? v.error->text : v.text) += here;
-  }
   if (v.error) {
+    v.error->text += parameter_here(p);
     return tl::unexpected(*v.error);
   }
   learn(p, v, messages);
@@ -268,11 +265,9 @@ Result<> CollComm::conclude(Piece& p, std::span<const CollMessage> messages) {
     mapped = *worth_it;
   }
   if (v.way != Verdict::Way::masked) {
-    give_memory(p.stream.release());
-    p.stream = mapped ? Stream::mapped(p.send, p.recv, std::move(p.map), take_memory())
+    p.stream = mapped ? Stream::mapped(p.send, p.recv, p.map, p.memory)
                       : Stream::dense(p.send, p.recv, p.bytes());
   }
-  p.map = BlockMap();
   if (v.inlined) {
     combine_inlined(p, messages);
   }
@@ -288,16 +283,10 @@ Result<> CollComm::conclude(Piece& p, std::span<const CollMessage> messages) {
 
 void CollComm::learn(Piece& p, const Verdict& v, std::span<const CollMessage> messages) {
   if (v.way == Verdict::Way::masked && p.hit->version->contract == Contract::sampled) {
-    if (sampled_.size() >= kRemembered) {
-      sampled_.clear();
-    }
-    ++sampled_[piece_digest(p)];
+    sampled_.add(piece_digest(p));
   }
   if (v.violated) {
-    if (broken_.size() >= kRemembered) {
-      broken_.clear();
-    }
-    broken_.insert(mask_key(*p.hit));
+    broken_.add(mask_key(*p.hit));
     p.hit->violations->fetch_add(1);
     if (setup_.self == 0) {
       const std::string& name = p.hit->version->name;
@@ -313,12 +302,15 @@ void CollComm::learn(Piece& p, const Verdict& v, std::span<const CollMessage> me
                  static_cast<unsigned long long>(head.offender));
     }
   }
-  if (v.mismatched && setup_.self == 0 &&
-      warned_.insert(digest_bytes(v.text.data(), v.text.size())).second) {
+  if (!v.mismatched || setup_.self != 0) {
+    return;
+  }
+  const auto other = static_cast<size_t>(v.differing);
+  if (warned_.add(difference_digest(messages, other)) == 1) {
     PRUNEX_LOG(warn,
-               "CollNet: %s; such calls go dense until the masks are the same (prunex_agree_mask "
+               "CollNet: %s%s; such calls go dense until the masks are the same (prunex_agree_mask "
                "makes them so; PRUNEX_ON_MISMATCH=error makes this an error); said once",
-               v.text.c_str());
+               describe_difference(messages, other).c_str(), parameter_here(p).c_str());
   }
 }
 
@@ -343,12 +335,11 @@ Result<bool> CollComm::merge_maps(Piece& p, std::span<const CollMessage> message
 
 // Small calls: every node adds all contributions, in node order.
 void CollComm::combine_inlined(Piece& p, std::span<const CollMessage> messages) {
-  std::vector<const void*> sources(nodes_);
   for (size_t n = 0; n < nodes_; ++n) {
-    sources[n] = messages[n].data.data();
+    sources_[n] = messages[n].data.data();
   }
   if (p.stream.bytes() > 0) {
-    reduce(p.stream.result(), p.type, sources, p.type, p.stream.bytes() / size_of(p.type), p.op);
+    reduce(p.stream.result(), p.type, sources_, p.type, p.stream.bytes() / size_of(p.type), p.op);
   }
   p.came_inlined = true;
 }

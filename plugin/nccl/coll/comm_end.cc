@@ -43,7 +43,7 @@ CollComm::~CollComm() {
   if (setup_.links == nullptr) {
     return;
   }
-  if (!dead_ && !queue_.empty()) {
+  if (!dead_ && !idle()) {
     CallHeader h;
     h.kind = MessageKind::abort;
     h.sequence = sequence_;

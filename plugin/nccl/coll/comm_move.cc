@@ -13,22 +13,6 @@ constexpr size_t kGatherChunk = size_t{512} << 10;  // nothing is computed on th
 
 }  // namespace
 
-transport::Staging CollComm::take_memory() {
-  if (spare_.empty()) {
-    return transport::Staging(setup_.links == nullptr ? nullptr : setup_.transport.get());
-  }
-  transport::Staging memory = std::move(spare_.back());
-  spare_.pop_back();
-  return memory;
-}
-
-void CollComm::give_memory(transport::Staging memory) {
-  constexpr size_t kSpares = kUnderWay + 1;
-  if (memory.size() > 0 && spare_.size() < kSpares) {
-    spare_.push_back(std::move(memory));
-  }
-}
-
 void CollComm::start(Piece& p) {
   p.phase = Phase::moving;
   p.moved_ns = now_ns();
@@ -58,13 +42,13 @@ void CollComm::start(Piece& p) {
     spec.result = p.recv;
     spec.source_region = p.send_region.get();
     spec.result_region = p.recv_region.get();
-    if (p.staging.size() > 0) {
-      (gather ? spec.result_region : spec.source_region) = p.staging.region();
+    if (p.staged) {
+      (gather ? spec.result_region : spec.source_region) = p.memory.region();
     }
     spec.segments = p.segments;
   }
-  p.transfer.emplace(setup_.links.get(), nodes_, setup_.self, std::move(spec),
-                     scratch_[p.sequence % kUnderWay]);
+  p.transfer.start(spec, p.scratch);
+  p.transfers = true;
 }
 
 Result<bool> CollComm::move(Piece& p, int64_t* budget) {
@@ -73,15 +57,15 @@ Result<bool> CollComm::move(Piece& p, int64_t* budget) {
     *budget -= static_cast<int64_t>(p.stream.pack_step());
     moved = true;
   }
-  if (p.transfer) {
-    p.transfer->source_ready(p.stream.packed_bytes());
-    auto polled = p.transfer->poll(budget);
+  if (p.transfers) {
+    p.transfer.source_ready(p.stream.packed_bytes());
+    auto polled = p.transfer.poll(budget);
     if (!polled) {
       return polled;
     }
     moved = moved || *polled;
   }
-  const size_t finished = p.transfer ? p.transfer->finished_bytes() : p.stream.bytes();
+  const size_t finished = p.transfers ? p.transfer.finished_bytes() : p.stream.bytes();
   while (*budget > 0) {
     const size_t done = p.stream.unpack_step(finished);
     if (done == 0) {
@@ -102,7 +86,7 @@ Result<bool> CollComm::move(Piece& p, int64_t* budget) {
     moved = true;
   }
   if (p.stream.packed() && p.stream.unpacked() && p.copied == own.bytes &&
-      (!p.transfer || p.transfer->complete()) &&
+      (!p.transfers || p.transfer.complete()) &&
       (setup_.links == nullptr || setup_.links->all_sent())) {
     p.phase = Phase::finished;
     return true;
@@ -110,7 +94,7 @@ Result<bool> CollComm::move(Piece& p, int64_t* budget) {
   if (moved) {
     p.moved_ns = now_ns();
   } else if (static_cast<double>(now_ns() - p.moved_ns) * 1e-9 > setup_.config.timeout_s) {
-    const int node = p.transfer ? p.transfer->awaited_node() : -1;
+    const int node = p.transfers ? p.transfer.awaited_node() : -1;
     return fail(Code::timeout,
                 strf("nothing has moved for %g s in the middle of a call (PRUNEX_TIMEOUT); it does "
                      "not answer, or the network between the nodes is down",
@@ -121,21 +105,21 @@ Result<bool> CollComm::move(Piece& p, int64_t* budget) {
 }
 
 void CollComm::finish(Piece& p) {
-  if (!p.parts.empty()) {
+  Request& request = *p.request;
+  if (p.staged && p.function == Function::all_gather) {
     size_t at = 0;
-    for (const CollPart& part : p.parts) {
+    for (const CollPart& part : request.parts) {
       if (part.bytes > 0) {
-        std::memcpy(part.address, p.staging.data() + at, part.bytes);
+        std::memcpy(part.address, p.memory.data() + at, part.bytes);
       }
       at += part.bytes;
     }
   }
-  give_memory(p.stream.release());
-  give_memory(std::move(p.staging));
-  Request& request = *p.request;
   --request.pieces_left;
   const std::lock_guard lock(stats_mutex_);
   if (request.pieces_left == 0) {
+    request.regions = {};
+    request.hit.reset();
     ++stats_.calls;
     stats_.logical_bytes += request.bytes;
   }

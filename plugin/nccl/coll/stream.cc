@@ -42,7 +42,7 @@ Stream Stream::dense(const std::byte* send, std::byte* recv, size_t bytes) {
 }
 
 Stream Stream::masked(const std::byte* send, std::byte* recv, DType type, MaskedPiece piece,
-                      bool counted, transport::Staging memory) {
+                      bool counted, transport::Staging& memory) {
   Stream s;
   s.kind_ = Kind::masked;
   s.type_ = type;
@@ -52,22 +52,22 @@ Stream Stream::masked(const std::byte* send, std::byte* recv, DType type, Masked
   s.bytes_ = piece.kept() * size_of(type);
   s.piece_ = std::move(piece);
   s.counted_ = counted;
-  s.memory_ = std::move(memory);
-  s.memory_.reserve(s.bytes_);
+  s.memory_ = &memory;
+  memory.reserve(s.bytes_);
   return s;
 }
 
-Stream Stream::mapped(const std::byte* send, std::byte* recv, BlockMap map,
-                      transport::Staging memory) {
+Stream Stream::mapped(const std::byte* send, std::byte* recv, const BlockMap& map,
+                      transport::Staging& memory) {
   Stream s;
   s.kind_ = Kind::mapped;
   s.send_ = send;
   s.recv_ = recv;
   s.logical_ = map.bytes;
   s.bytes_ = map.kept_bytes();
-  s.map_ = std::move(map);
-  s.memory_ = std::move(memory);
-  s.memory_.reserve(s.bytes_);
+  s.map_ = &map;
+  s.memory_ = &memory;
+  memory.reserve(s.bytes_);
   return s;
 }
 
@@ -75,11 +75,11 @@ Stream Stream::mapped(const std::byte* send, std::byte* recv, BlockMap map,
 Stream::Step Stream::step_at(size_t logical) const {
   Step step;
   if (kind_ == Kind::mapped) {
-    const size_t blocks = std::max<size_t>(64, kStepBytes / map_.block_bytes / 64 * 64);
-    step.begin = logical / map_.block_bytes;
-    step.end = std::min<uint64_t>(map_.blocks(), step.begin + blocks);
-    step.bytes = kept_in(map_, step.begin, step.end);
-    step.logical = std::min(map_.bytes, step.end * map_.block_bytes) - logical;
+    const size_t blocks = std::max<size_t>(64, kStepBytes / map_->block_bytes / 64 * 64);
+    step.begin = logical / map_->block_bytes;
+    step.end = std::min<uint64_t>(map_->blocks(), step.begin + blocks);
+    step.bytes = kept_in(*map_, step.begin, step.end);
+    step.logical = std::min(map_->bytes, step.end * map_->block_bytes) - logical;
     return step;
   }
   const size_t size = size_of(type_);
@@ -98,9 +98,9 @@ size_t Stream::pack_step() {
   }
   const Step step = step_at(logical_packed_);
   if (kind_ == Kind::mapped) {
-    pack_blocks(map_, send_, step.begin, step.end, memory_.data() + packed_);
+    pack_blocks(*map_, send_, step.begin, step.end, memory_->data() + packed_);
   } else {
-    pack(*piece_.layout, type_, tensor(send_), step.slice, memory_.data() + packed_,
+    pack(*piece_.layout, type_, tensor(send_), step.slice, memory_->data() + packed_,
          counted_ ? &dropped_ : nullptr);
   }
   packed_ += step.bytes;
@@ -118,9 +118,9 @@ size_t Stream::unpack_step(size_t finished) {
   }
   if (kind_ == Kind::mapped) {
     // In place, what is zero on all nodes is zero here.
-    unpack_blocks(map_, memory_.data() + unpacked_, step.begin, step.end, recv_, send_ != recv_);
+    unpack_blocks(*map_, memory_->data() + unpacked_, step.begin, step.end, recv_, send_ != recv_);
   } else {
-    unpack(*piece_.layout, type_, memory_.data() + unpacked_, step.slice, tensor(recv_));
+    unpack(*piece_.layout, type_, memory_->data() + unpacked_, step.slice, tensor(recv_));
   }
   unpacked_ += step.bytes;
   logical_unpacked_ += step.logical;

@@ -35,20 +35,22 @@ class Stream {
  public:
   Stream() = default;
   [[nodiscard]] static Stream dense(const std::byte* send, std::byte* recv, size_t bytes);
-  // memory: taken over for the packed elements, to be had back by release().
+  // memory: for the packed elements; it and the map are the caller's and outlive the stream.
   [[nodiscard]] static Stream masked(const std::byte* send, std::byte* recv, DType type,
-                                     MaskedPiece piece, bool counted, transport::Staging memory);
-  [[nodiscard]] static Stream mapped(const std::byte* send, std::byte* recv, BlockMap map,
-                                     transport::Staging memory);
+                                     MaskedPiece piece, bool counted, transport::Staging& memory);
+  [[nodiscard]] static Stream mapped(const std::byte* send, std::byte* recv, const BlockMap& map,
+                                     transport::Staging& memory);
 
   [[nodiscard]] size_t bytes() const { return bytes_; }
   [[nodiscard]] const std::byte* source() const {
-    return kind_ == Kind::dense ? send_ : memory_.data();
+    return kind_ == Kind::dense ? send_ : memory_->data();
   }
-  [[nodiscard]] std::byte* result() { return kind_ == Kind::dense ? recv_ : memory_.data(); }
+  [[nodiscard]] std::byte* result() { return kind_ == Kind::dense ? recv_ : memory_->data(); }
 
   // Of what is packed; nullptr in a dense stream, and where it is not registered.
-  [[nodiscard]] const transport::Region* region() const { return memory_.region(); }
+  [[nodiscard]] const transport::Region* region() const {
+    return kind_ == Kind::dense ? nullptr : memory_->region();
+  }
   [[nodiscard]] bool dense() const { return kind_ == Kind::dense; }
 
   // The next step of packing; bytes of the user's buffer looked at, 0: all is packed.
@@ -60,8 +62,6 @@ class Stream {
   // The next step of unpacking, of a stream that is final up to `finished`; 0: not now, or done.
   size_t unpack_step(size_t finished);
   [[nodiscard]] bool unpacked() const { return logical_unpacked_ == logical_; }
-
-  [[nodiscard]] transport::Staging release() { return std::move(memory_); }
 
  private:
   enum class Kind : uint8_t { dense, masked, mapped };
@@ -86,8 +86,8 @@ class Stream {
   size_t bytes_ = 0;    // of the stream
   MaskedPiece piece_;
   bool counted_ = false;  // dropped elements are looked at
-  BlockMap map_;
-  transport::Staging memory_;
+  const BlockMap* map_ = nullptr;
+  transport::Staging* memory_ = nullptr;
   size_t packed_ = 0, unpacked_ = 0;                  // bytes of the stream
   size_t logical_packed_ = 0, logical_unpacked_ = 0;  // bytes of the user's buffer
   AuditCount dropped_;

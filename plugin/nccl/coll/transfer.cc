@@ -2,7 +2,6 @@
 #include "plugin/nccl/coll/transfer.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "kernels/pack.h"
@@ -22,14 +21,14 @@ constexpr size_t kScratchBytes = size_t{8} << 20;
 
 }  // namespace
 
-Transfer::Transfer(collective::LeaderLinks* links, size_t nodes, size_t self, TransferSpec spec,
-                   transport::Staging& scratch)
-    : links_(links),
-      nodes_(nodes),
-      self_(self),
-      spec_(std::move(spec)),
-      scratch_(scratch),
-      lanes_(nodes * kKinds) {
+Transfer::Transfer(collective::LeaderLinks* links, size_t nodes, size_t self)
+    : links_(links), nodes_(nodes), self_(self), lanes_(nodes * kKinds), sources_(nodes) {}
+
+void Transfer::start(const TransferSpec& spec, transport::Staging& scratch) {
+  spec_ = spec;
+  scratch_ = &scratch;
+  ready_ = combined_ = 0;
+  depth_ = {};
   const bool whole = spec_.shape == Shape::exchange || spec_.shape == Shape::scatter;
   chunks_ = chunks_of(whole ? spec_.bytes : spec_.segments[self_].bytes);
   for (size_t n = 0; n < nodes_; ++n) {
@@ -38,6 +37,9 @@ Transfer::Transfer(collective::LeaderLinks* links, size_t nodes, size_t self, Tr
     }
     const size_t theirs = whole ? chunks_ : chunks_of(spec_.segments[n].bytes);
     Lane* lane = &lanes_[n * kKinds];
+    for (size_t k = 0; k < kKinds; ++k) {
+      lane[k].next = lane[k].done = 0;
+    }
     lane[kSendPartial].total = reduces() ? theirs : 0;
     lane[kRecvPartial].total = reduces() ? chunks_ : 0;
     lane[kSendResult].total = spec_.shape == Shape::scatter || !reduces() ? chunks_ : 0;
@@ -47,13 +49,26 @@ Transfer::Transfer(collective::LeaderLinks* links, size_t nodes, size_t self, Tr
     combined_ = chunks_;
     return;
   }
-  const size_t parts = spec_.shape == Shape::scatter ? nodes_ : 1;
+  depth_ = depth_for(spec_.shape, nodes_, spec_.chunk_bytes, chunks_);
+  scratch.reserve(depth_.slots * depth_.slot_bytes * (nodes_ - 1));
+}
+
+Transfer::Depth Transfer::depth_for(Shape shape, size_t nodes, size_t chunk_bytes, size_t chunks) {
+  const size_t parts = shape == Shape::scatter ? nodes : 1, peers = nodes - 1;
   // A part is cut at multiples of 64 bytes, so it may be that much longer than its share.
-  slot_bytes_ = std::min(spec_.chunk_bytes, spec_.chunk_bytes / parts + 64);
-  const size_t peers = nodes_ - 1;
-  depth_ = peers == 0 ? 1 : std::clamp<size_t>(kScratchBytes / (slot_bytes_ * peers), 2, kMaxDepth);
-  depth_ = std::clamp<size_t>(chunks_, 1, depth_);
-  scratch_.reserve(depth_ * slot_bytes_ * peers);
+  const size_t slot = std::min(chunk_bytes, chunk_bytes / parts + 64);
+  const size_t most =
+      peers == 0 ? 1 : std::clamp<size_t>(kScratchBytes / (slot * peers), 2, kMaxDepth);
+  return {std::clamp<size_t>(chunks, 1, most), slot};
+}
+
+size_t Transfer::scratch_bytes(Shape shape, size_t nodes, size_t chunk_bytes, size_t bytes) {
+  if (shape == Shape::gather) {
+    return 0;
+  }
+  const size_t chunks = (bytes + chunk_bytes - 1) / chunk_bytes;
+  const Depth depth = depth_for(shape, nodes, chunk_bytes, chunks);
+  return depth.slots * depth.slot_bytes * (nodes - 1);
 }
 
 size_t Transfer::chunks_of(size_t bytes) const {
@@ -62,7 +77,7 @@ size_t Transfer::chunks_of(size_t bytes) const {
 
 std::byte* Transfer::partial_of(size_t node, size_t chunk) const {
   const size_t peer = node < self_ ? node : node - 1;
-  return scratch_.data() + (chunk % depth_ * (nodes_ - 1) + peer) * slot_bytes_;
+  return scratch_->data() + (chunk % depth_.slots * (nodes_ - 1) + peer) * depth_.slot_bytes;
 }
 
 // In stream order; `at` is an offset into the source for whoever reduces.
@@ -81,7 +96,7 @@ Transfer::Piece Transfer::piece_of(size_t node, Kind kind, size_t chunk) const {
     const Segment& s = spec_.segments[owner];
     const size_t bytes = std::min(spec_.chunk_bytes, s.bytes - begin);
     if (kind == kRecvPartial) {
-      return {partial_of(node, chunk), bytes, scratch_.region()};
+      return {partial_of(node, chunk), bytes, scratch_->region()};
     }
     if (kind == kSendResult) {  // gather: the source is the own segment
       return {source + begin, bytes, spec_.source_region};
@@ -98,7 +113,7 @@ Transfer::Piece Transfer::piece_of(size_t node, Kind kind, size_t chunk) const {
   }
   const size_t bytes = part.count * size;
   if (kind == kRecvPartial) {
-    return {partial_of(node, chunk), bytes, scratch_.region()};
+    return {partial_of(node, chunk), bytes, scratch_->region()};
   }
   const size_t at = begin + part.offset * size;
   return kind == kSendPartial ? Piece{source + at, bytes, spec_.source_region}
@@ -111,7 +126,7 @@ bool Transfer::may_post(size_t node, Kind kind, size_t chunk) const {
       return spec_.shape == Shape::reduce_scatter ||
              std::min(spec_.bytes, (chunk + 1) * spec_.chunk_bytes) <= ready_;
     case kRecvPartial:
-      return chunk < combined_ + depth_;
+      return chunk < combined_ + depth_.slots;
     case kSendResult:
       return chunk < combined_;
     case kRecvResult:
@@ -148,14 +163,14 @@ Result<bool> Transfer::advance(size_t node, Kind kind) {
       }
       (sends ? links_->bytes_sent : links_->bytes_received) += piece.bytes;
     }
-    lane.tickets.push_back(ticket);
+    lane.tickets[lane.next % kTickets] = ticket;
     ++lane.next;
     moved = true;
   }
   while (lane.done < lane.next) {
-    if (lane.tickets.front() != 0) {
+    if (const transport::Ticket ticket = lane.tickets[lane.done % kTickets]; ticket != 0) {
       size_t bytes = 0;
-      const Io io = link.test(lane.tickets.front(), &bytes);
+      const Io io = link.test(ticket, &bytes);
       if (io == Io::failed) {
         return broken();
       }
@@ -170,7 +185,6 @@ Result<bool> Transfer::advance(size_t node, Kind kind) {
                     0, static_cast<int>(node));
       }
     }
-    lane.tickets.pop_front();
     ++lane.done;
     moved = true;
   }
@@ -201,20 +215,15 @@ bool Transfer::combinable() const {
 
 // Contributions are added in ascending node order whatever the order of arrival.
 size_t Transfer::combine() {
-  constexpr size_t kFew = 64;
-  std::array<const void*, kFew> few;
-  std::vector<const void*> many(nodes_ > kFew ? nodes_ : 0);
-  const std::span<const void*> sources =
-      nodes_ > kFew ? std::span<const void*>(many) : std::span<const void*>(few.data(), nodes_);
   const Piece own = own_part(combined_);
   for (size_t n = 0; n < nodes_; ++n) {
-    sources[n] = n == self_ ? own.at : partial_of(n, combined_);
+    sources_[n] = n == self_ ? own.at : partial_of(n, combined_);
   }
   std::byte* to = spec_.shape == Shape::reduce_scatter
                       ? spec_.result + combined_ * spec_.chunk_bytes
                       : spec_.result + (own.at - spec_.source);
   if (own.bytes > 0) {
-    reduce(to, spec_.type, sources, spec_.type, own.bytes / size_of(spec_.type), spec_.op);
+    reduce(to, spec_.type, sources_, spec_.type, own.bytes / size_of(spec_.type), spec_.op);
   }
   ++combined_;
   return own.bytes * nodes_;

@@ -3,9 +3,9 @@
 // chunks, posted and reaped by polling. Nothing in here waits or decides; both ends derive the same
 // messages from the same numbers.
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <span>
 #include <vector>
 
@@ -40,15 +40,20 @@ struct TransferSpec {
   const transport::Region* result_region = nullptr;
   size_t bytes = 0;        // of the stream; exchange and scatter
   size_t chunk_bytes = 0;  // a multiple of 64
-  // By node; reduce_scatter and gather.
-  std::vector<Segment> segments;
+  // By node; reduce_scatter and gather. The caller's, until the transfer is complete.
+  std::span<const Segment> segments;
 };
 
 class Transfer {
  public:
-  // `links` may be null when there is one node. `scratch` is the communicator's, reused.
-  Transfer(collective::LeaderLinks* links, size_t nodes, size_t self, TransferSpec spec,
-           transport::Staging& scratch);
+  // `links` may be null when there is one node. Allocates what all transfers of it will need.
+  Transfer(collective::LeaderLinks* links, size_t nodes, size_t self);
+  // The next one; the last is complete. `scratch` holds partial sums: it grows to scratch_bytes()
+  // and is this transfer's until it is complete.
+  void start(const TransferSpec& spec, transport::Staging& scratch);
+  // Of a transfer by which this node reduces a stream, or a segment, of that many bytes.
+  [[nodiscard]] static size_t scratch_bytes(Shape shape, size_t nodes, size_t chunk_bytes,
+                                            size_t bytes);
 
   // Bytes of the source that may be sent: packing may still be under way.
   void source_ready(size_t bytes) { ready_ = bytes; }
@@ -68,10 +73,18 @@ class Transfer {
   // Messages of one peer, kind and direction, in the order of chunks.
   enum Kind : uint8_t { kSendPartial, kRecvPartial, kSendResult, kRecvResult };
   static constexpr size_t kKinds = 4;
+  static constexpr size_t kTickets = transport::kMaxInFlight;
   struct Lane {
-    size_t total = 0, next = 0, done = 0;   // chunks; done <= next <= total
-    std::deque<transport::Ticket> tickets;  // of chunks [done, next); 0: nothing to send
+    size_t total = 0, next = 0, done = 0;  // chunks; done <= next <= total
+    // Of chunks [done, next), at most kTickets, each at its number modulo kTickets; 0: nothing to
+    // send.
+    std::array<transport::Ticket, kTickets> tickets{};
   };
+  struct Depth {
+    size_t slots = 1, slot_bytes = 0;
+  };
+  [[nodiscard]] static Depth depth_for(Shape shape, size_t nodes, size_t chunk_bytes,
+                                       size_t chunks);
   struct Piece {
     std::byte* at = nullptr;
     size_t bytes = 0;
@@ -91,12 +104,13 @@ class Transfer {
   collective::LeaderLinks* links_;
   size_t nodes_, self_;
   TransferSpec spec_;
-  transport::Staging& scratch_;
+  transport::Staging* scratch_ = nullptr;
   size_t ready_ = 0;
   size_t chunks_ = 0;  // that this node reduces
   size_t combined_ = 0;
-  size_t depth_ = 1, slot_bytes_ = 0;  // partial sums held at a time, of one peer
-  std::vector<Lane> lanes_;            // by node and kind
+  Depth depth_;                       // partial sums held at a time, of one peer
+  std::vector<Lane> lanes_;           // by node and kind
+  std::vector<const void*> sources_;  // by node
 };
 
 }  // namespace prunex::nccl::coll

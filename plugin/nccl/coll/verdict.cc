@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "plugin/base/digest.h"
 #include "plugin/base/dtype.h"
 #include "plugin/collective/masked_layout.h"
 
@@ -56,6 +57,25 @@ bool same_data(const CollMessage& a, const CollMessage& b) {
 
 }  // namespace
 
+std::string describe_difference(std::span<const CollMessage> messages, size_t other) {
+  const CollMessage& first = messages[0];
+  return strf("node 0 has %s and node %zu has %s for the same call (%llu x %s, part %llu)",
+              describe_mask(first).c_str(), other, describe_mask(messages[other]).c_str(),
+              static_cast<unsigned long long>(first.header.count),
+              name_of(static_cast<DType>(first.header.dtype)),
+              static_cast<unsigned long long>(first.head.piece));
+}
+
+uint64_t difference_digest(std::span<const CollMessage> messages, size_t other) {
+  Digest digest(other);
+  for (const size_t n : {size_t{0}, other}) {
+    const CollMessage& m = messages[n];
+    digest.add(m.head.wish).add(m.header.mask_digest).add(m.head.contract);
+  }
+  const CollMessage& first = messages[0];
+  return digest.add(first.header.count).add(first.header.dtype).add(first.head.piece).value();
+}
+
 Verdict decide(std::span<const CollMessage> messages) {
   Verdict v;
   const CollMessage& first = messages[0];
@@ -89,16 +109,11 @@ Verdict decide(std::span<const CollMessage> messages) {
     masked = masked || m.head.wish == Wish::masked;
   }
   if (other < messages.size()) {
-    const CollMessage& m = messages[other];
     v.inlined = false;
-    v.text = strf("node 0 has %s and node %zu has %s for the same call (%llu x %s, part %llu)",
-                  describe_mask(first).c_str(), other, describe_mask(m).c_str(),
-                  static_cast<unsigned long long>(first.header.count),
-                  name_of(static_cast<DType>(first.header.dtype)),
-                  static_cast<unsigned long long>(first.head.piece));
+    v.differing = static_cast<int>(other);
     if (project || (strict && masked)) {
       v.error = Error{Code::mismatch,
-                      v.text +
+                      describe_difference(messages, other) +
                           (project ? ": the 'project' contract has no result then"
                                    : " (PRUNEX_ON_MISMATCH=error)") +
                           "; register the same mask on all nodes (prunex_agree_mask makes them so)",

@@ -12,18 +12,20 @@
 namespace prunex::transport::verbs {
 
 // Every libibverbs has these (rdma-core of 2017 and before).
-#define PRUNEX_VERBS_NEEDED(X)                                                            \
-  X(get_device_list)                                                                      \
-  X(free_device_list)                                                                     \
-  X(get_device_name)                                                                      \
-  X(open_device)                                                                          \
-  X(close_device)                                                                         \
-  X(query_device)                                                                         \
-  X(query_gid)                                                                            \
-  X(query_pkey) X(alloc_pd) X(dealloc_pd) X(reg_mr) X(dereg_mr) X(create_comp_channel)    \
-      X(destroy_comp_channel) X(create_cq) X(destroy_cq) X(get_cq_event) X(ack_cq_events) \
-          X(create_qp) X(modify_qp) X(destroy_qp) X(get_async_event) X(ack_async_event)   \
-              X(wc_status_str)
+#define PRUNEX_VERBS_NEEDED(X)                                                                    \
+  X(get_device_list)                                                                              \
+  X(free_device_list)                                                                             \
+  X(get_device_name)                                                                              \
+  X(open_device)                                                                                  \
+  X(close_device)                                                                                 \
+  X(query_device)                                                                                 \
+  X(query_gid)                                                                                    \
+  X(query_pkey)                                                                                   \
+  X(alloc_pd)                                                                                     \
+  X(dealloc_pd)                                                                                   \
+  X(reg_mr) X(dereg_mr) X(create_comp_channel) X(destroy_comp_channel) X(create_cq) X(destroy_cq) \
+      X(get_cq_event) X(ack_cq_events) X(create_qp) X(modify_qp) X(destroy_qp) X(get_async_event) \
+          X(ack_async_event) X(wc_status_str)
 
 struct Api {
 #define PRUNEX_VERBS_MEMBER(name) decltype(&::ibv_##name) name = nullptr;

@@ -36,6 +36,7 @@ Result<std::unique_ptr<CompletionQueue>> CompletionQueue::open(std::shared_ptr<D
                                      : ""),
                 error);
   }
+  out->device_->welcome_queue(out->queue_);
   const int fd = out->channel_->fd;
   (void)::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
   return out;

@@ -38,8 +38,9 @@ Result<std::unique_ptr<Connection>> VerbsConnection::open(Parts parts) {
   }
   std::unique_ptr<VerbsConnection> c(
       new VerbsConnection(std::move(parts), std::move(ready), std::move(timer)));
-  // Nothing is ever sent there: it is answered when the other end is gone.
-  if (c->parts_.side->irecv(&c->side_byte_, 1, nullptr, &c->side_ticket_) != Io::done) {
+  // It is answered when the other end is gone, or gives up and says why.
+  if (c->parts_.side->irecv(c->farewell_.data(), c->farewell_.size(), nullptr, &c->side_ticket_) !=
+      Io::done) {
     return tl::unexpected<Error>(c->parts_.side->error());
   }
   return std::unique_ptr<Connection>(std::move(c));

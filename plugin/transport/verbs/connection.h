@@ -170,6 +170,7 @@ class VerbsConnection final : public Connection {
   void check_lost();
   void break_with(Code code, std::string text);
   void break_protocol(const char* what);
+  void say_farewell(const std::string& why);
   [[nodiscard]] bool outstanding() const;
 
   static constexpr size_t kDuePlaces = 512;
@@ -177,7 +178,8 @@ class VerbsConnection final : public Connection {
   Parts parts_;
   Fd ready_;  // always readable: for a sleeper who must not sleep
   Ticket side_ticket_ = 0;
-  std::byte side_byte_{};
+  std::array<char, 400> farewell_{};  // what comes on it
+  size_t farewell_bytes_ = 0;
   std::vector<pollfd> sides_;
   std::string names_, peer_;
   uint64_t chunk_ = 0;       // bytes of one write at most

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "plugin/base/address.h"
 #include "plugin/base/hca_filter.h"
 
 namespace prunex::transport::verbs {
@@ -94,22 +95,30 @@ const char* to_text(GidType type) {
   return kNames[static_cast<size_t>(type)];
 }
 
-Result<Gid> choose_gid(const PortInfo& port, int index) {
+namespace {
+
+std::string gids_of(const PortInfo& port) {
+  std::string out;
+  for (const Gid& g : port.gids) {
+    out += strf("%s%d (%s, %s)", out.empty() ? "" : ", ", g.index, to_text(g.bytes).c_str(),
+                to_text(g.type));
+  }
+  return out.empty() ? "none" : out;
+}
+
+}  // namespace
+
+Result<Gid> choose_gid(const PortInfo& port, int index, const GidWishes& wishes) {
   if (index >= 0) {
     const auto found = std::find_if(port.gids.begin(), port.gids.end(),
                                     [index](const Gid& g) { return g.index == index; });
     if (found != port.gids.end()) {
       return *found;
     }
-    std::string filled;
-    for (const Gid& g : port.gids) {
-      filled += strf("%s%d (%s, %s)", filled.empty() ? "" : ", ", g.index, to_text(g.bytes).c_str(),
-                     to_text(g.type));
-    }
     return fail(
         Code::config,
         strf("PRUNEX_IB_GID_INDEX=%d (or NCCL_IB_GID_INDEX): %s has no GID there; it has: %s",
-             index, port.name().c_str(), filled.empty() ? "none" : filled.c_str()));
+             index, port.name().c_str(), gids_of(port).c_str()));
   }
   if (port.gids.empty()) {
     if (port.link == Link::infiniband) {
@@ -121,14 +130,27 @@ Result<Gid> choose_gid(const PortInfo& port, int index) {
   if (port.link == Link::infiniband) {
     return port.gids.front();
   }
-  const auto rank = [](const Gid& g) {
-    return std::tuple(g.type == GidType::roce_v2   ? 0
+  const auto network = parse_address_range(wishes.range);
+  std::vector<Gid> allowed = port.gids;
+  std::erase_if(allowed, [&](const Gid& g) { return network && !network->holds(g.bytes); });
+  if (allowed.empty()) {
+    return fail(Code::config,
+                strf("PRUNEX_IB_ADDR_RANGE=%s (or NCCL_IB_ADDR_RANGE): %s has no GID in that "
+                     "network; it has: %s",
+                     wishes.range.c_str(), port.name().c_str(), gids_of(port).c_str()));
+  }
+  const GidType wanted = wishes.version == 1 ? GidType::roce_v1 : GidType::roce_v2;
+  const auto rank = [&](const Gid& g) {
+    const bool of_family =
+        wishes.family == Family::any || is_ipv4(g.bytes) == (wishes.family == Family::v4);
+    return std::tuple(of_family ? 0 : 1,
+                      g.type == wanted             ? 0
                       : g.type == GidType::unknown ? 1
                                                    : 2,
                       is_link_local(g.bytes) || is_link_local_v4(g.bytes) ? 1 : 0,
                       is_ipv4(g.bytes) ? 0 : 1, g.index);
   };
-  return *std::min_element(port.gids.begin(), port.gids.end(),
+  return *std::min_element(allowed.begin(), allowed.end(),
                            [&](const Gid& a, const Gid& b) { return rank(a) < rank(b); });
 }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "plugin/base/config.h"
 #include "plugin/base/result.h"
 
 namespace prunex::transport::verbs {
@@ -58,9 +59,15 @@ struct Selection {
 [[nodiscard]] std::string to_text(const GidBytes& gid);  // as an IPv6 address, or ::ffff:10.0.0.1
 [[nodiscard]] const char* to_text(GidType type);
 
-// index >= 0: that one, if it is filled. Else RoCE v2 before the rest, then routable before
-// link-local, IPv4 before IPv6, lowest index. InfiniBand: the first.
-[[nodiscard]] Result<Gid> choose_gid(const PortInfo& port, int index);
+// Of RoCE, where no index is given.
+struct GidWishes {
+  Family family = Family::any;  // first of all
+  std::string range;            // a network, 10.0.0.0/8: no others; empty: all
+  int version = 2;              // of RoCE
+};
+// index >= 0: that one, if it is filled. Else what was wished for, RoCE v2 before v1, then routable
+// before link-local, IPv4 before IPv6, lowest index. InfiniBand: the first.
+[[nodiscard]] Result<Gid> choose_gid(const PortInfo& port, int index, const GidWishes& wishes = {});
 
 // Index into the table. wanted: the index of a filled entry, else a key in the table (0x8001); -1:
 // the first valid one. Ethernet ports have a table as well, mostly of one entry, 0xFFFF; where it

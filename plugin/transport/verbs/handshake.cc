@@ -42,17 +42,34 @@ Handshake::Handshake(std::shared_ptr<Domain> domain, std::unique_ptr<Connection>
   parts_.side = std::move(side);
 }
 
+// What becomes of the TCP connection on which the ends meet is what becomes of RDMA between them.
+Error Handshake::about_rdma(Error error) const {
+  if (!own_fault_) {
+    std::string ports;
+    for (const auto& device : parts_.domain->rails()) {
+      ports += (ports.empty() ? "" : ", ") + device->port().name();
+    }
+    error.text = strf("setting up RDMA by %s: %s", ports.c_str(), error.text.c_str());
+  }
+  return error;
+}
+
+std::string Handshake::ends() const {
+  const std::string way = parts_.side->describe();
+  return way.substr(0, way.find(" ("));
+}
+
 Result<std::unique_ptr<Connection>> Handshake::step() {
   for (bool again = false; !again;) {
     if (stage_ == Stage::ready) {
       auto sent = is_done(&sending_);
       if (!sent) {
-        return tl::unexpected<Error>(sent.error());
+        return tl::unexpected<Error>(about_rdma(sent.error()));
       }
       return *sent ? VerbsConnection::open(std::move(parts_)) : nullptr;
     }
     if (auto r = advance(&again); !r) {
-      return tl::unexpected<Error>(r.error());
+      return tl::unexpected<Error>(about_rdma(r.error()));
     }
   }
   return std::unique_ptr<Connection>();
@@ -135,6 +152,7 @@ Result<> Handshake::add_rail(size_t index, size_t queue_pairs) {
   const auto role_of = [](size_t i) {
     return i == 0 ? QueuePair::Role::records : QueuePair::Role::stripes;
   };
+  rail.partition = rail.device->partition();
   uint32_t entries = 0;
   for (size_t i = 0; i < queue_pairs; ++i) {
     const auto depth = QueuePair::depth_of(rail.device->port(), role_of(i));
@@ -152,7 +170,8 @@ Result<> Handshake::add_rail(size_t index, size_t queue_pairs) {
   rail.own = describe_rail(*rail.device, packet & 0xFFFFFF);
   rail.own.board_key = parts_.board->memory().remote_key(index);
   for (size_t i = 0; i < queue_pairs; ++i) {
-    auto pair = QueuePair::open(rail.device, *rail.queue, role_of(i), lanes_++);
+    auto pair =
+        QueuePair::open(rail.device, *rail.queue, role_of(i), lanes_++, rail.partition.index);
     if (!pair) {
       return tl::unexpected<Error>(pair.error());
     }
@@ -174,8 +193,8 @@ Result<> Handshake::on_peer(bool* again) {
   }
   auto peer = decode_endpoint(in_);
   if (peer && !peer->failure.empty()) {
-    return fail(Code::system, strf("the other end refuses the connection (%s): %s",
-                                   parts_.side->describe().c_str(), peer->failure.c_str()));
+    return fail(Code::system, strf("the other end refuses to connect (%s): %s", ends().c_str(),
+                                   peer->failure.c_str()));
   }
   if (role_ == Role::accepts) {
     auto accepted = peer ? (parts_.peer = *std::move(peer), accept_peer())
@@ -244,7 +263,7 @@ Result<> Handshake::match_answer(Endpoint answer) {
         theirs.queue_pairs.size() != offered[theirs.partner].pairs.size()) {
       return fail(Code::mismatch, strf("%s answered with other RDMA ports than it was asked for: "
                                        "install the same prunex on all nodes",
-                                       parts_.side->describe().c_str()));
+                                       ends().c_str()));
     }
     Rail rail = std::move(offered[theirs.partner]);
     rail.peer = theirs;

@@ -29,6 +29,8 @@ class Handshake {
   enum class Stage : uint8_t { start, exchange, probing, answering, refusing, ready };
 
   Result<> advance(bool* again);
+  [[nodiscard]] Error about_rdma(Error error) const;
+  [[nodiscard]] std::string ends() const;
   Result<> start();
   Result<> prepare();
   Result<> offer();

@@ -75,6 +75,7 @@ Result<std::unique_ptr<Connection>> VerbsConnecting::step() {
     }
     meeting_.reset();
     peer_ = (*side)->describe();
+    peer_.resize(std::min(peer_.find(" ("), peer_.size()));  // which speaks of TCP
     handshake_.emplace(domain_, *std::move(side), Role::connects);
   }
   auto r = handshake_->step();

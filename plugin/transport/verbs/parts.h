@@ -15,6 +15,7 @@ namespace prunex::transport::verbs {
 struct Rail {
   size_t index = 0;  // among the domain's
   std::shared_ptr<Device> device;
+  Device::Partition partition;
   std::unique_ptr<CompletionQueue> queue;
   std::vector<std::unique_ptr<QueuePair>> pairs;
   RailEnd own, peer;

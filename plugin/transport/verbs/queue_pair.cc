@@ -40,7 +40,7 @@ QueuePair::Depth QueuePair::depth_of(const PortInfo& port, Role role) {
 
 Result<std::unique_ptr<QueuePair>> QueuePair::open(std::shared_ptr<Device> device,
                                                    const CompletionQueue& queue, Role role,
-                                                   size_t lane) {
+                                                   size_t lane, uint16_t pkey_index) {
   std::unique_ptr<QueuePair> out(new QueuePair(std::move(device), role, lane));
   out->prepare_work();
   if (auto r = out->make_pair(queue); !r) {
@@ -48,7 +48,7 @@ Result<std::unique_ptr<QueuePair>> QueuePair::open(std::shared_ptr<Device> devic
   }
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
-  attr.pkey_index = out->device_->pkey_index();
+  attr.pkey_index = pkey_index;
   attr.port_num = static_cast<uint8_t>(out->device_->port().port);
   attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
   if (auto r = out->modify(
@@ -77,6 +77,7 @@ Result<> QueuePair::make_pair(const CompletionQueue& queue) {
     if (pair_ != nullptr) {
       max_inline_ = init.cap.max_inline_data;
       ++device_->queue_pairs;
+      device_->welcome_pair(pair_->qp_num);
       counted_ = true;
       return {};
     }

@@ -32,7 +32,8 @@ class QueuePair {
   // lane: which one of its connection's it is, less than kMaxQueuePairs.
   [[nodiscard]] static Result<std::unique_ptr<QueuePair>> open(std::shared_ptr<Device> device,
                                                                const CompletionQueue& queue,
-                                                               Role role, size_t lane);
+                                                               Role role, size_t lane,
+                                                               uint16_t pkey_index);
   ~QueuePair();
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;

@@ -5,6 +5,7 @@
 
 #include "plugin/transport/verbs/domain.h"
 #include "plugin/transport/verbs/meeting.h"
+#include "plugin/transport/verbs/ports.h"
 
 namespace prunex::transport {
 namespace verbs {

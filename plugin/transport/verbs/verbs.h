@@ -34,6 +34,7 @@ struct VerbsOptions {
                                     // connecting end's count
   size_t split_from = kSplitFrom;   // bytes of a message that goes over all queue pairs
   int gid_index = -1;               // PRUNEX_IB_GID_INDEX; -1: by choose_gid()
+  verbs::GidWishes gid_wishes;      // PRUNEX_IB_ADDR_FAMILY, _ADDR_RANGE, _ROCE_VERSION
   int pkey = -1;                    // PRUNEX_IB_PKEY; -1: by choose_pkey()
   uint8_t traffic_class = 0;        // PRUNEX_IB_TC
   uint8_t service_level = 0;        // PRUNEX_IB_SL, 0 to 15

@@ -70,8 +70,10 @@ void VerbsConnection::look_aside() {
   for (int look = 0; look < 2 && side_ended_ns_ < 0; ++look) {  // one finds the end, one says so
     sides_.clear();
     parts_.side->poll_fds(sides_);  // it looks closer at what was slept on
-    if (parts_.side->test(side_ticket_, nullptr) != Io::again) {
+    size_t said = 0;
+    if (const Io io = parts_.side->test(side_ticket_, &said); io != Io::again) {
       side_ended_ns_ = now_ns();
+      farewell_bytes_ = io == Io::done ? said : 0;
     }
   }
   if (side_ended_ns_ >= 0 && now_ns() - side_ended_ns_ >= kAfterEndNs) {
@@ -86,7 +88,8 @@ void VerbsConnection::look_at_ports() {
     gid.index = rail.own.gid_index;
     gid.bytes = rail.own.gid;
     gid.type = static_cast<GidType>(rail.own.gid_type);
-    if (std::string trouble = rail.device->trouble(gid); !trouble.empty()) {
+    const Device::Used used{gid, rail.own.queue_pairs, rail.queue->queue(), rail.partition.changes};
+    if (std::string trouble = rail.device->trouble(used); !trouble.empty()) {
       lose({Code::system, std::move(trouble), 0, -1});
     }
   }
@@ -128,14 +131,38 @@ void VerbsConnection::check_stall() {
 }
 
 void VerbsConnection::lose_to_peer() {
-  lose({Code::peer_lost,
-        strf("%s has closed the connection, or its process has ended", peer_.c_str()), 0, -1});
+  if (lost_) {
+    return;
+  }
+  lost_ = true;
+  std::string why(farewell_.data(), farewell_bytes_);
+  for (char& c : why) {  // it will be printed
+    c = c >= ' ' && c <= '~' ? c : '?';
+  }
+  reason_ = {Code::peer_lost,
+             why.empty()
+                 ? strf("%s has closed the connection, or its process has ended", peer_.c_str())
+                 : strf("%s has given the connection up, it says: %s", peer_.c_str(), why.c_str()),
+             0, -1};
 }
 
 void VerbsConnection::lose(Error reason) {
   if (!lost_) {
     lost_ = true;
     reason_ = std::move(reason);
+    say_farewell(reason_.text);
+  }
+}
+
+// The other end may not see what this one does: a port that is down here, a device that failed. It
+// leaves at once or not at all; the TCP connection has nothing else to send.
+void VerbsConnection::say_farewell(const std::string& why) {
+  const size_t bytes = std::min(why.size(), farewell_.size());
+  Ticket ticket = 0;
+  if (bytes > 0 && side_ended_ns_ < 0) {
+    if (parts_.side->isend(why.data(), bytes, nullptr, &ticket) == Io::done) {
+      (void)parts_.side->test(ticket, nullptr);
+    }
   }
 }
 
