@@ -36,9 +36,6 @@ cudaError_t select_kept(void* temporary, size_t& bytes, const ByteMaskCall& call
 
 cudaError_t encode(void* temporary, size_t& bytes, const ByteMaskCall& call, bool* kept,
                    uint32_t* length, uint32_t* runs) {
-  if (call.count > INT32_MAX) {  // CUB counts these by int
-    return cudaErrorInvalidValue;
-  }
   return cub::DeviceRunLengthEncode::Encode(temporary, bytes, keep_flags(call.cells), kept, length,
                                             runs, static_cast<int>(call.count),
                                             stream_of(call.stream));
@@ -123,8 +120,7 @@ size_t lay_out(const ByteMaskCall& call, void* scratch, Layout& out) {
 
 // Scratch cut up, or false when the call cannot be served.
 bool prepare(const ByteMaskCall& call, Layout& layout) {
-  return call.count < uint64_t{1} << 32 &&
-         lay_out(call, call.scratch, layout) <= call.scratch_bytes;
+  return call.count <= kMostCells && lay_out(call, call.scratch, layout) <= call.scratch_bytes;
 }
 
 }  // namespace

@@ -176,7 +176,7 @@ int plan_create(const PlanImage* image, Plan** out) {
 }
 
 int plan_reserve(uint64_t count, uint32_t tile_elements, Plan** out) {
-  if (count >= uint64_t{1} << 32 || tile_elements % 32 != 0 || tile_elements == 0 ||
+  if (count > kMostCells || tile_elements % 32 != 0 || tile_elements == 0 ||
       tile_elements > kMaxTile) {
     return cudaErrorInvalidValue;
   }

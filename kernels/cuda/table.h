@@ -104,7 +104,9 @@ struct BlockCall {
   void* stream;
 };
 
-// Kept elements of a byte mask (any byte that is not zero keeps), fewer than 2^32 elements.
+// Kept elements of a byte mask (any byte that is not zero keeps), fewer than 2^31: older CUBs count
+// in int, and would take fewer without a word.
+inline constexpr uint64_t kMostCells = INT32_MAX;
 struct ByteMaskCall {
   const uint8_t* cells;
   uint64_t count;
@@ -170,8 +172,8 @@ struct Table {
   // What others wrote to the current device's memory by now is seen by all that it does later.
   // About as long as one read over its bus; waits for nothing that the device does.
   int (*flush_remote_writes)();
-  // Non-blocking: never waits for the default stream. Of the greatest priority: others wait for what
-  // runs there, and it is short.
+  // Non-blocking: never waits for the default stream. Of the greatest priority: others wait for
+  // what runs there, and it is short.
   int (*stream_create)(void** out);
   int (*stream_destroy)(void* stream);
   int (*stream_synchronize)(void* stream);

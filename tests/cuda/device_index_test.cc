@@ -112,6 +112,18 @@ TEST_F(CudaDeviceIndex, positions_runs_and_plans_of_byte_masks) {
   }
 }
 
+TEST_F(CudaDeviceIndex, byte_masks_that_are_too_long_are_refused) {
+  const DeviceMemory memory(256);
+  cuda::Plan* plan = nullptr;
+  EXPECT_NE(table().plan_reserve(cuda::kMostCells + 1, 1024, &plan), cudaSuccess);
+  EXPECT_EQ(plan, nullptr);
+  const cuda::ByteMaskCall call{memory.as<uint8_t>(), cuda::kMostCells + 1, memory.data(),
+                                ~size_t{0}, nullptr};
+  auto* const out = memory.as<uint32_t>();
+  EXPECT_NE(table().index_from_bytes(&call, out, out), cudaSuccess);
+  EXPECT_NE(table().runs_from_bytes(&call, out, out, out), cudaSuccess);
+}
+
 // All of a buffer, there and back.
 void expect_packs(const Layout& layout, const cuda::Plan* plan) {
   const cuda::Table& table = *cuda_library().table;
