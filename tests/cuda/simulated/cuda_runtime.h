@@ -8,6 +8,8 @@
 #include "tests/allocated/allocated.h"
 #include "tests/cuda/simulated/grid.h"
 
+// NOLINTBEGIN(readability-identifier-naming) names that others have given
+
 #define __global__
 #define __device__
 #define __host__
@@ -69,3 +71,5 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   return prunex::simulated::enqueue_grid(config->gridDim, config->blockDim, config->stream,
                                          [=] { kernel(arguments...); });
 }
+
+// NOLINTEND(readability-identifier-naming)

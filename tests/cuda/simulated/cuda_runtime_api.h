@@ -7,6 +7,8 @@
 
 #include "tests/device/fake_stream.h"
 
+// NOLINTBEGIN(readability-identifier-naming) names that others have given
+
 #define CUDART_VERSION 13000
 
 enum cudaError_t : int {
@@ -135,3 +137,5 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsign
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
+
+// NOLINTEND(readability-identifier-naming)

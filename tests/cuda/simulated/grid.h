@@ -25,4 +25,5 @@ void meet_warp(void* mine, void (*together)(void* const* brought, uint32_t lanes
 }  // namespace prunex::simulated
 
 // CUDA's own names; of the thread that runs.
+// NOLINTNEXTLINE(readability-identifier-naming)
 extern prunex::simulated::Dimension threadIdx, blockIdx, blockDim, gridDim;

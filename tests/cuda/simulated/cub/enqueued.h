@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What CUB's device-wide algorithms have in common: without memory they say how much they want, with
-// it they are enqueued, and use it.
+// What CUB's device-wide algorithms have in common: without memory they say how much they want,
+// with it they are enqueued, and use it.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -2,6 +2,8 @@
 #pragma once
 #include "tests/cuda/simulated/cub/enqueued.h"
 
+// NOLINTBEGIN(readability-identifier-naming) names that others have given
+
 namespace cub {
 
 struct DeviceRunLengthEncode {
@@ -24,3 +26,5 @@ struct DeviceRunLengthEncode {
 };
 
 }  // namespace cub
+
+// NOLINTEND(readability-identifier-naming)

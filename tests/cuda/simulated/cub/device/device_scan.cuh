@@ -2,6 +2,8 @@
 #pragma once
 #include "tests/cuda/simulated/cub/enqueued.h"
 
+// NOLINTBEGIN(readability-identifier-naming) names that others have given
+
 namespace cub {
 
 struct DeviceScan {
@@ -20,3 +22,5 @@ struct DeviceScan {
 };
 
 }  // namespace cub
+
+// NOLINTEND(readability-identifier-naming)

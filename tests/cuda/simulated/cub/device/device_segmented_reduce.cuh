@@ -2,6 +2,8 @@
 #pragma once
 #include "tests/cuda/simulated/cub/enqueued.h"
 
+// NOLINTBEGIN(readability-identifier-naming) names that others have given
+
 namespace cub {
 
 struct DeviceSegmentedReduce {
@@ -21,3 +23,5 @@ struct DeviceSegmentedReduce {
 };
 
 }  // namespace cub
+
+// NOLINTEND(readability-identifier-naming)

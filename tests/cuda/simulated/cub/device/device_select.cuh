@@ -2,6 +2,8 @@
 #pragma once
 #include "tests/cuda/simulated/cub/enqueued.h"
 
+// NOLINTBEGIN(readability-identifier-naming) names that others have given
+
 namespace cub {
 
 struct DeviceSelect {
@@ -22,3 +24,5 @@ struct DeviceSelect {
 };
 
 }  // namespace cub
+
+// NOLINTEND(readability-identifier-naming)

@@ -2,6 +2,8 @@
 #pragma once
 #include <cuda_runtime.h>
 
+// NOLINTBEGIN(readability-identifier-naming) names that others have given
+
 namespace cub {
 
 template <class T>
@@ -28,3 +30,5 @@ class WarpReduce {
 };
 
 }  // namespace cub
+
+// NOLINTEND(readability-identifier-naming)

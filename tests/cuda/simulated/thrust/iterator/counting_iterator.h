@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+// NOLINTBEGIN(readability-identifier-naming) names that others have given
+
 namespace thrust {
 
 template <class T>
@@ -21,3 +23,5 @@ class counting_iterator {
 };
 
 }  // namespace thrust
+
+// NOLINTEND(readability-identifier-naming)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+// NOLINTBEGIN(readability-identifier-naming) names that others have given
+
 namespace thrust {
 
 template <class Function, class Base>
@@ -27,3 +29,5 @@ transform_iterator<Function, Base> make_transform_iterator(Base base, Function f
 }
 
 }  // namespace thrust
+
+// NOLINTEND(readability-identifier-naming)
