@@ -70,10 +70,19 @@ struct Packer {
   template <int kCount>
   PRUNEX_HD void pack(uint32_t first, uint32_t stride) const {
     Group group[kCount];
+    uint32_t in_row[kCount];
     Data data[kCount];
     PRUNEX_UNROLL
     for (uint32_t u = 0; u < kCount; ++u) {
-      group[u] = locate<kWidth>(tile, pattern, element + (first + u * stride) * kWidth);
+      group[u] =
+          locate_in_row<kWidth>(tile, pattern, element + (first + u * stride) * kWidth, &in_row[u]);
+    }
+    if constexpr (kWidth > 1) {
+      PRUNEX_UNROLL
+      for (uint32_t u = 0; u < kCount; ++u) {
+        locate_rest<kWidth>(tile, pattern, element + (first + u * stride) * kWidth, in_row[u],
+                            &group[u]);
+      }
     }
     PRUNEX_UNROLL
     for (uint32_t u = 0; u < kCount; ++u) {

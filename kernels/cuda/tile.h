@@ -95,29 +95,45 @@ struct Cell {
   return held(words + (tile.word == kNoWords ? 0 : tile.word));
 }
 
-// Elements [i, i + kMost) of a pattern tile, at most 16. One or two are located for every 4 bytes
-// that are packed: what this costs decides whether the memory or the instructions are waited for.
+// Those of the elements [i, i + kMost) of a pattern tile, at most 16, that lie in the first one's
+// row: *in_row of them at most. One or two are located for every 4 bytes that are packed: what this
+// costs decides whether the memory or the instructions are waited for.
 template <uint32_t kMost>
-[[nodiscard]] PRUNEX_HD Group locate(const Tile& tile, const Word* pattern, uint32_t i) {
-  Cell cell = cell_of(tile, i);
-  Group group{0, cell.rows_before * tile.row_kept};
-  const uint32_t in_first = tile.stride - cell.column;
-  const uint32_t most = kMost == 1 || kMost < in_first ? kMost : in_first;
+[[nodiscard]] PRUNEX_HD Group locate_in_row(const Tile& tile, const Word* pattern, uint32_t i,
+                                            uint32_t* in_row) {
+  const Cell cell = cell_of(tile, i);
+  const uint32_t left = tile.stride - cell.column;
+  const uint32_t most = kMost == 1 || kMost < left ? kMost : left;
   uint32_t rank = 0;
   const uint32_t bits = column_bits<kMost>(tile, pattern, cell.column, most, &rank);
-  if (cell.row_kept) {
-    group = {bits, group.offset + rank};
-  }
-  if constexpr (kMost > 1) {
-    for (uint32_t done = in_first; done < kMost;) {  // seldom: rows are longer than a lane
-      ++cell.row;
-      const uint32_t left = kMost - done;
-      const uint32_t in_row = tile.stride < left ? tile.stride : left;
-      if (tile.all_rows != 0 || (tile.rows >> cell.row & 1) != 0) {
-        group.bits |= column_bits<kMost>(tile, pattern, 0, in_row, &rank) << done;
-      }
-      done += in_row;
+  const uint32_t before = cell.rows_before * tile.row_kept;
+  *in_row = left;
+  return cell.row_kept ? Group{bits, before + rank} : Group{0, before};
+}
+
+// The others, where there are any; seldom, since rows are longer than a lane.
+template <uint32_t kMost>
+PRUNEX_HD void locate_rest(const Tile& tile, const Word* pattern, uint32_t i, uint32_t in_row,
+                           Group* group) {
+  uint32_t row = Divider{tile.magic, tile.shift}.divide(tile.first + i);
+  for (uint32_t done = in_row; done < kMost;) {
+    ++row;
+    const uint32_t left = kMost - done;
+    const uint32_t n = tile.stride < left ? tile.stride : left;
+    if (tile.all_rows != 0 || (tile.rows >> row & 1) != 0) {
+      uint32_t rank = 0;
+      group->bits |= column_bits<kMost>(tile, pattern, 0, n, &rank) << done;
     }
+    done += n;
+  }
+}
+
+template <uint32_t kMost>
+[[nodiscard]] PRUNEX_HD Group locate(const Tile& tile, const Word* pattern, uint32_t i) {
+  uint32_t in_row = 0;
+  Group group = locate_in_row<kMost>(tile, pattern, i, &in_row);
+  if constexpr (kMost > 1) {
+    locate_rest<kMost>(tile, pattern, i, in_row, &group);
   }
   return group;
 }
