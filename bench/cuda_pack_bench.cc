@@ -3,13 +3,14 @@
 // 32-byte sectors that must be read plus the bytes that must be written. And how long a model's
 // plans take from keep vectors in host memory, their copy included.
 //
-//   cuda_pack_bench [--quick] [--strict] [--json FILE]
+//   cuda_pack_bench [--quick] [--only TEXT] [--strict] [--json FILE]
 //
 // Results are compared with the host's kernels first. Each step then goes through so many buffers
 // in turn that a round touches four times the L2, and so does the copy, in turn with it; a figure
 // is the median of rounds after warm-up, a launch's share of its round.
-// --strict: exit status 1 for a missed goal. TEST_CUDA_LIBRARY: path of libprunex-cuda.so. Exit
-// status 1 for an error of CUDA or a wrong result, 77 without a GPU.
+// --only: subjects whose name holds TEXT. --strict: exit status 1 for a missed goal.
+// TEST_CUDA_LIBRARY: path of libprunex-cuda.so. Exit status 1 for an error of CUDA or a wrong
+// result, 77 without a GPU.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -288,7 +289,13 @@ bool write(const char* path, const std::string& text) {
   return true;
 }
 
-int run(bool quick, bool strict, const char* json) {
+struct Options {
+  bool quick = false, strict = false;
+  std::string only;
+  const char* json = nullptr;
+};
+
+int run(const Options& options) {
   const tools::CudaLibrary& library = tools::cuda_library();
   Bench bench;
   int cache = 0;
@@ -296,37 +303,48 @@ int run(bool quick, bool strict, const char* json) {
   must(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, 0), "size of the L2");
   must(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   bench.device = {library.facts.name, library.facts.arch, library.facts.sms,
-                  static_cast<uint64_t>(cache), quick};
-  bench.rounds = quick ? 15 : 41;
+                  static_cast<uint64_t>(cache), options.quick};
+  bench.rounds = options.quick ? 15 : 41;
   bench.memory = free / 2;
   std::printf("%s", heading(bench.device).c_str());
   for (const double density : {0.5, 0.25}) {
     measure_compile(bench, density);
   }
-  for (const Subject& subject : subjects(quick)) {
+  size_t measured = 0;
+  for (const Subject& subject : subjects(options.quick)) {
+    if (subject.name.find(options.only) == std::string::npos) {
+      continue;
+    }
+    ++measured;
     measure(bench, subject);
     // Whatever ends this early leaves what was measured.
-    if (json != nullptr && !write(json, json_of(bench.device, bench.rows))) {
+    if (options.json != nullptr && !write(options.json, json_of(bench.device, bench.rows))) {
       return 1;
     }
   }
+  if (measured == 0) {
+    std::fprintf(stderr, "cuda_pack_bench: --only %s: no subject is called so\n",
+                 options.only.c_str());
+    return 2;
+  }
   std::printf("%s\n", summary(bench.rows).c_str());
-  return strict && missed(bench.rows) > 0 ? 1 : 0;
+  return options.strict && missed(bench.rows) > 0 ? 1 : 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool quick = false, strict = false;
-  const char* json = nullptr;
+  Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--quick") {
-      quick = true;
+      options.quick = true;
     } else if (argument == "--strict") {
-      strict = true;
+      options.strict = true;
     } else if (argument == "--json" && i + 1 < argc) {
-      json = argv[++i];
+      options.json = argv[++i];
+    } else if (argument == "--only" && i + 1 < argc) {
+      options.only = argv[++i];
     } else {
       std::fprintf(stderr, "cuda_pack_bench: unknown argument '%s'\n", argv[i]);
       return 2;
@@ -336,5 +354,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "cuda_pack_bench: %s\n", tools::cuda_library().missing.c_str());
     return tools::cuda_library().broken ? 1 : 77;
   }
-  return run(quick, strict, json);
+  return run(options);
 }

@@ -43,8 +43,8 @@ check_format() {
       return $skip
     }
   fi
-  if [[ $fix == true ]]; then sources '*.h' '*.c' '*.cc' '*.cu' | xargs "$tool" -i; fi
-  sources '*.h' '*.c' '*.cc' '*.cu' | xargs -P "$(cores)" -n 16 "$tool" --dry-run --Werror 2>&1 |
+  if [[ $fix == true ]]; then sources '*.h' '*.c' '*.cc' '*.cu' '*.cuh' | xargs "$tool" -i; fi
+  sources '*.h' '*.c' '*.cc' '*.cu' '*.cuh' | xargs -P "$(cores)" -n 16 "$tool" --dry-run --Werror 2>&1 |
     grep -E 'error|warning' || return 0
   echo "scripts/check.sh --fix format mends it"
   return 1
@@ -129,14 +129,14 @@ check_files() {
     awk -v file="$file" 'END { if (NR > 400) { print file ": " NR " lines, at most 400"; exit 1 } }' "$file" || faults=1
     head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || { echo "$file: no SPDX line" && faults=1; }
     [[ $file != *.h || $file == include/* ]] || grep -q '^#pragma once' "$file" || { echo "$file: no #pragma once" && faults=1; }
-  done < <(sources '*.h' '*.c' '*.cc' '*.cu' '*.py' '*.sh' run)
+  done < <(sources '*.h' '*.c' '*.cc' '*.cu' '*.cuh' '*.py' '*.sh' run)
   return $faults
 }
 
 # Only config.cc reads the environment; two headers that a library has no use for.
 check_environment() {
   local faults=0 files
-  mapfile -t files < <(sources '*.h' '*.c' '*.cc' '*.cu' | grep -E '^(kernels|topology|plugin|include)/')
+  mapfile -t files < <(sources '*.h' '*.c' '*.cc' '*.cu' '*.cuh' | grep -E '^(kernels|topology|plugin|include)/')
   grep -nE '\b(secure_)?getenv\b|\benviron\b' "${files[@]}" | grep -v '^plugin/base/config.cc:' && faults=1
   grep -nE '#[[:space:]]*include[[:space:]]*<(iostream|regex)>' "${files[@]}" && faults=1
   return $faults

@@ -48,10 +48,14 @@ while (($#)); do
       ;;
     --quick) quick=true && shift ;;
     --no-build) no_build=true && shift ;;
-    --prepare) prepare && exit 0 ;;
+    --prepare)
+      prepare
+      exit 0
+      ;;
     --bundle)
       [[ -n ${2:-} ]] || usage_error "--bundle needs a file"
-      bundle "$2" && exit 0
+      bundle "$2"
+      exit 0
       ;;
     -h | --help) show_help && exit 0 ;;
     *) usage_error "unknown option '$1'" ;;
@@ -245,7 +249,7 @@ commit_here() {
   git rev-parse HEAD 2>/dev/null || cat "$carried/commit" 2>/dev/null || echo unknown
 }
 nvcc_here() {
-  [[ -z ${cuda:-} ]] || timeout 20 "$cuda/bin/nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p' | head -n 1
+  [[ -z ${cuda:-} ]] || nvcc_release
 }
 
 # The table and the JSON, whatever has happened.
@@ -268,7 +272,7 @@ failed=0 current='' begin=0
 exec 3>&1 4>&2
 mkdir -p "$build" "$out"
 build=$(realpath --relative-to=. "$build") out=$(realpath "$out")
-rm -f "$out"/{steps.tsv,pack.json,nccl.json,device.json,gpu-check.json,gpu-check.tar.gz} "$out"/*.{log,prom,txt}
+rm -f "$build/nvcc-release" "$out"/{steps.tsv,pack.json,nccl.json,device.json,gpu-check.json,gpu-check.tar.gz} "$out"/*.{log,prom,txt}
 export -f one_process_only not_built built machine limited_here find_nccl ask_mode
 export -f have say die first_with python_paths nccl_folder library_sources test_sources gencode commands object_name \
   cores compile_all link_plugin link_cuda link_tests have_plugin device_tests emulated_tests sanitizer_tests pack_bench nccl_steps torch_ddp \

@@ -36,6 +36,14 @@ nccl_folder() {
   timeout --foreground 20 find /usr /opt /home /root -path /proc -prune -o -name libnccl.so.2 -printf '%h\n' -quit 2>/dev/null || true
 }
 
+# Asked once: one that hangs costs its limit.
+nvcc_release() {
+  local file=$build/nvcc-release
+  # With its children, which would hold a pipe open.
+  [[ -e $file ]] || timeout 10 "$cuda/bin/nvcc" --version >"$file" 2>/dev/null </dev/null || true
+  sed -n 's/.*release \([0-9.]*\),.*/\1/p' "$file" | head -n 1
+}
+
 # Sets and exports what the functions below use: cuda, cccl, runtime, gtest, includes, version.
 find_tools() {
   local fetched=$repo_root/.venv-tools/cuda/nvidia/cu13 header release
@@ -43,7 +51,7 @@ find_tools() {
   have python3 || die "no python3 here"
   cuda=$(find_cuda) || die "no nvcc on the PATH, in /usr/local/cuda, among Python's packages or in .venv-tools/"
   # As kernels/cuda/meson.build asks for.
-  release=$(timeout --foreground 20 "$cuda/bin/nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p' | head -n 1)
+  release=$(nvcc_release)
   [[ -z $release || $(printf '12.5\n%s\n' "$release" | sort -V | head -n 1) == 12.5 ]] ||
     die "nvcc 12.5 or newer is needed: $cuda/bin/nvcc is $release"
   cccl=$(first_with cub/version.cuh "$cuda/include/cccl" "$cuda/include" "$fetched/include/cccl") ||

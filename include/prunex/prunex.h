@@ -173,8 +173,9 @@ typedef struct {
 /* Publishes a mask. base: the buffer it belongs to, so that calls without a layout find it by
  * address (exactly this pointer, length and dtype); NULL: only layouts use it. The description is
  * copied. keep, cells and ranges may lie in device memory (CUDA): they are read before the call
- * returns, so what writes them must be done (synchronise its stream). The same (base, length) again replaces the earlier mask's registration; another length at
- * the same base, or a partial overlap with a registered buffer, is an error naming both ranges. */
+ * returns, so what writes them must be done (synchronise its stream). The same (base, length) again
+ * replaces the earlier mask's registration; another length at the same base, or a partial overlap
+ * with a registered buffer, is an error naming both ranges. */
 PRUNEX_API prunex_result_t prunex_register_mask(const void* base, const prunex_tensor_t* tensor,
                                                 const prunex_mask_desc_t* desc, prunex_mask_t* out);
 /* Takes effect at the next call that starts; calls in flight keep the old mask. The shape stays. */
@@ -299,10 +300,11 @@ typedef struct {
  * be made; PROJECT, SAMPLED (always checked; a violation is an error of the next call outside the
  * graph) and dense. Replays of a graph and other calls of the communicator must be ordered by the
  * caller, the same on all ranks. MAX and MIN follow NCCL where values are NaN; 16-bit types are
- * rounded at every step that NCCL adds. A difference between ranks that is found only after one of
- * them has enqueued its part ends the communicator. Results of calls that were under way when a
- * communicator ended are not valid; the next call and prunex_comm_get_async_error say that it has.
- * Not between ncclGroupStart and ncclGroupEnd. */
+ * rounded at every step that NCCL adds. AVG of FLOAT16 and of integers shorter than 64 bits is
+ * added in, and takes the bytes of, a wider type. A difference between ranks that is found only
+ * after one of them has enqueued its part ends the communicator. Results of calls that were under
+ * way when a communicator ended are not valid; the next call and prunex_comm_get_async_error say
+ * that it has. Not between ncclGroupStart and ncclGroupEnd. */
 PRUNEX_API prunex_result_t prunex_all_reduce(prunex_comm_t comm, const void* send, void* recv,
                                              size_t count, prunex_dtype_t dtype, prunex_op_t op,
                                              prunex_layout_t layout, const prunex_call_t* call);

@@ -70,7 +70,9 @@ cudaError_t scan_ranks(void* temporary, size_t& bytes, const uint32_t* bits, uin
                        uint32_t words, cudaStream_t stream) {
   const auto counts =
       thrust::make_transform_iterator(thrust::counting_iterator<uint32_t>(0), SetBits{bits});
-  return cub::DeviceScan::ExclusiveSum(temporary, bytes, counts, ranks, words, stream);
+  return by_cub([&] {
+    return cub::DeviceScan::ExclusiveSum(temporary, bytes, counts, ranks, words, stream);
+  });
 }
 
 // 64-bit words, so that both halves of the last one are written.

@@ -29,22 +29,28 @@ auto keep_flags(const uint8_t* cells) {
 
 cudaError_t select_kept(void* temporary, size_t& bytes, const ByteMaskCall& call, uint32_t* index,
                         uint32_t* kept) {
-  return cub::DeviceSelect::If(temporary, bytes, Positions(0), index, kept,
-                               static_cast<int64_t>(call.count), Keeps{call.cells},
-                               stream_of(call.stream));
+  return by_cub([&] {
+    return cub::DeviceSelect::If(temporary, bytes, Positions(0), index, kept,
+                                 static_cast<int64_t>(call.count), Keeps{call.cells},
+                                 stream_of(call.stream));
+  });
 }
 
 cudaError_t encode(void* temporary, size_t& bytes, const ByteMaskCall& call, bool* kept,
                    uint32_t* length, uint32_t* runs) {
-  return cub::DeviceRunLengthEncode::Encode(temporary, bytes, keep_flags(call.cells), kept, length,
-                                            runs, static_cast<int>(call.count),
-                                            stream_of(call.stream));
+  return by_cub([&] {
+    return cub::DeviceRunLengthEncode::Encode(temporary, bytes, keep_flags(call.cells), kept,
+                                              length, runs, static_cast<int>(call.count),
+                                              stream_of(call.stream));
+  });
 }
 
 cudaError_t sum_before(void* temporary, size_t& bytes, const uint32_t* values, uint32_t* sums,
                        uint64_t n, cudaStream_t stream) {
-  return cub::DeviceScan::ExclusiveSum(temporary, bytes, values, sums, static_cast<int64_t>(n),
-                                       stream);
+  return by_cub([&] {
+    return cub::DeviceScan::ExclusiveSum(temporary, bytes, values, sums, static_cast<int64_t>(n),
+                                         stream);
+  });
 }
 
 // Runs of kept and of dropped cells take turns: every second one is kept, from the first that is.

@@ -50,8 +50,10 @@ struct RowKept {
 cudaError_t sum_rows(void* temporary, size_t& bytes, const RowKept& rows, uint64_t* before,
                      cudaStream_t stream) {
   const auto counts = thrust::make_transform_iterator(thrust::counting_iterator<uint64_t>(0), rows);
-  return cub::DeviceScan::ExclusiveSum(temporary, bytes, counts, before,
-                                       static_cast<int64_t>(rows.rows + 1), stream);
+  return by_cub([&] {
+    return cub::DeviceScan::ExclusiveSum(temporary, bytes, counts, before,
+                                         static_cast<int64_t>(rows.rows + 1), stream);
+  });
 }
 
 struct Layout {

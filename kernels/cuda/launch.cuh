@@ -94,17 +94,26 @@ size_t top_k_scratch_bytes(uint32_t groups);
 int top_k(const TopKCall* call);
 int prepare_scores(const Trial& trial);
 
+// CUB's algorithms end with the thread's last error, whoever left it: somebody's that was not asked
+// for is set aside, and lost.
+template <class F>
+cudaError_t by_cub(F&& call) {
+  static_cast<void>(cudaGetLastError());
+  return told(call());
+}
+
 // For what a thread does beside its launches. Another may be capturing a graph in global mode
 // (torch's own), in which calls like these would be an error here and the end of its graph.
 template <class F>
 int apart(F&& call) {
+  const bool clean = cudaPeekAtLastError() == cudaSuccess;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   const bool relaxed = cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess;
   const auto error = static_cast<cudaError_t>(call());
   if (relaxed) {
     static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
   }
-  return told(error);
+  return clean ? told(error) : error;  // else it is not ours to take away
 }
 
 }  // namespace prunex::cuda

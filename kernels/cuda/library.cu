@@ -100,7 +100,11 @@ int prepare_device() {
     error = error != cudaSuccess ? error : waited;
     stream_destroy(stream);
   }
-  return error;  // the memory stays: freeing it waits for all that the device does
+  // The memory stays where all is well: freeing it waits for all that the device does.
+  if (error != cudaSuccess) {
+    cudaFree(trial.memory);
+  }
+  return error;
 }
 
 int prepare() {

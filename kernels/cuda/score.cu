@@ -32,16 +32,20 @@ cudaError_t sum_squares(void* temporary, size_t& bytes, const NormCall& call) {
   const auto squares = thrust::make_transform_iterator(
       Numbers(0), Square{static_cast<const std::byte*>(call.data), call.shape, call.type});
   const auto begins = thrust::make_transform_iterator(Numbers(0), GroupBegin{call.shape.members()});
-  return cub::DeviceSegmentedReduce::Sum(temporary, bytes, squares, call.out,
-                                         static_cast<int64_t>(call.shape.groups), begins,
-                                         begins + 1, stream_of(call.stream));
+  return by_cub([&] {
+    return cub::DeviceSegmentedReduce::Sum(temporary, bytes, squares, call.out,
+                                           static_cast<int64_t>(call.shape.groups), begins,
+                                           begins + 1, stream_of(call.stream));
+  });
 }
 
 // Largest first; equal ones stay in their order, so that ties go to the lower group.
 cudaError_t sort(void* temporary, size_t& bytes, const uint64_t* keys, uint64_t* sorted,
                  const uint32_t* groups, uint32_t* order, uint32_t n, cudaStream_t stream) {
-  return cub::DeviceRadixSort::SortPairsDescending(temporary, bytes, keys, sorted, groups, order, n,
-                                                   0, 64, stream);
+  return by_cub([&] {
+    return cub::DeviceRadixSort::SortPairsDescending(temporary, bytes, keys, sorted, groups, order,
+                                                     n, 0, 64, stream);
+  });
 }
 
 __global__ void __launch_bounds__(kMaxThreads)

@@ -188,8 +188,8 @@ struct Table {
 
   // ---- these allocate and synchronise -----------------------------------------------------------
   // Runs or loads every kernel once on the current device, unless that was done: the first launch
-  // of a kernel may wait for the device, on which others wait for who launches it. What makes plans
-  // does the same.
+  // of a kernel may wait for the device, on which others wait for who launches it. Not what top_k
+  // takes for more groups than one block sorts. What makes plans does the same.
   int (*prepare)();
   int (*plan_create)(const PlanImage* image, Plan** out);  // on the current device
   int (*plan_destroy)(Plan* plan);

@@ -19,8 +19,10 @@ inline cudaError_t rank_words(void* temporary, size_t& bytes, const Word* words,
                               uint64_t n, cudaStream_t stream) {
   const auto counts =
       thrust::make_transform_iterator(thrust::counting_iterator<uint32_t>(0), SetBits{words});
-  return cub::DeviceScan::ExclusiveSum(temporary, bytes, counts, ranks, static_cast<int64_t>(n),
-                                       stream);
+  return by_cub([&] {
+    return cub::DeviceScan::ExclusiveSum(temporary, bytes, counts, ranks, static_cast<int64_t>(n),
+                                         stream);
+  });
 }
 
 [[nodiscard]] inline uint32_t grid_of(uint64_t items) {

@@ -135,11 +135,13 @@ Result<> DeviceComm::allocate_common() {
   }
   cuda::DeviceFacts facts{};
   const size_t bytes = CommonMemory::kScratch + cuda_.scratch_bytes();
-  void *device = nullptr, *host = nullptr;
+  // The default stream waits for everybody's, and may be captured.
+  void *device = nullptr, *host = nullptr, *stream = nullptr;
   const auto step = [&](int error, const char* what) { return check_cuda(cuda_, error, what); };
   Result<> made =
       step(cuda_.device_facts(device_, &facts), "device facts")
           .and_then([&] { return step(cuda_.prepare(), "the first kernels"); })
+          .and_then([&] { return step(cuda_.stream_create(&stream), "a stream"); })
           .and_then([&] { return step(cuda_.allocate(&device, bytes), "memory"); })
           .and_then([&] {
             common_ = static_cast<std::byte*>(device);
@@ -148,11 +150,14 @@ Result<> DeviceComm::allocate_common() {
           .and_then([&] {
             pinned_ = static_cast<std::byte*>(host);
             std::fill_n(pinned_, CommonMemory::kHostBytes, std::byte{0});
-            return step(cuda_.fill(device, 0, bytes, nullptr), "clearing memory");
+            return step(cuda_.fill(device, 0, bytes, stream), "clearing memory");
           })
           .and_then([&] { return step(cuda_.event_create(&last_event_), "an event"); })
           .and_then([&] { return step(cuda_.event_create(&audit_event_), "an event"); })
-          .and_then([&] { return step(cuda_.stream_synchronize(nullptr), "clearing"); });
+          .and_then([&] { return step(cuda_.stream_synchronize(stream), "clearing"); });
+  if (stream != nullptr) {
+    (void)cuda_.stream_destroy(stream);
+  }
   arch_ = static_cast<uint32_t>(facts.arch);
   sms_ = static_cast<uint32_t>(facts.sms);
   return made;

@@ -16,7 +16,8 @@ namespace {
 constexpr uint64_t kSampleFirst = 10, kSampleEvery = 64;
 constexpr size_t kAnnouncedLimit = 256;  // headers under way, when the host runs far ahead
 constexpr double kDrainS = 10;
-constexpr int kInvalidValue = 1, kInvalidHandle = 400;  // cudaError_t
+// cudaError_t
+constexpr int kInvalidValue = 1, kInvalidHandle = 400, kFirstOfCapture = 900, kLastOfCapture = 908;
 
 const topo::Node& node_of(const topo::World& world, int rank) {
   return world.nodes[static_cast<size_t>(world.node_of[static_cast<size_t>(rank)])];
@@ -108,10 +109,11 @@ Result<> DeviceComm::run(const CallSpec& spec, void* stream, int attempt) {
   }
   int capturing = 0;
   // Others wait for this rank's part already: a device that is broken must not stay a secret. What
-  // is no stream at all is this call's own fault.
+  // is no stream at all, or cannot be asked while another is captured, is this call's own fault.
   if (const int error = cuda_.stream_capturing(stream, &capturing); error != 0) {
     auto known = check_cuda(cuda_, error, "the stream");
-    if (error == kInvalidValue || error == kInvalidHandle) {
+    const bool capture = error >= kFirstOfCapture && error <= kLastOfCapture;
+    if (error == kInvalidValue || error == kInvalidHandle || capture) {
       known.error().code = Code::invalid_argument;
     } else {
       (void)give_up(known.error());

@@ -3,6 +3,6 @@
 
 namespace prunex::device {
 
-const char* release() { return PRUNEX_RELEASE; }
+const char* release() { return PRUNEX_VERSION; }
 
 }  // namespace prunex::device

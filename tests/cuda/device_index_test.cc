@@ -124,6 +124,23 @@ TEST_F(CudaDeviceIndex, byte_masks_that_are_too_long_are_refused) {
   EXPECT_NE(table().runs_from_bytes(&call, out, out, out), cudaSuccess);
 }
 
+// CUB takes somebody's earlier error for its own.
+TEST_F(CudaDeviceIndex, an_error_from_before_is_not_the_calls) {
+  const DeviceMemory from(2 * 128), packed(2 * 128), bits(8),
+      scratch(table().block_scratch_bytes(2));
+  cuda::BlockCall call{};
+  call.from = from.data();
+  call.blocks = 2;
+  call.bits = bits.as<uint64_t>();
+  call.packed = packed.data();
+  call.scratch = scratch.data();
+  call.scratch_bytes = scratch.size();
+  from.fill(1);
+  ASSERT_EQ(cudaSetDevice(1000), cudaErrorInvalidDevice);
+  EXPECT_EQ(table().pack_blocks(&call), cudaSuccess);
+  EXPECT_EQ(bits.get_as<uint64_t>()[0], 3u);
+}
+
 // All of a buffer, there and back.
 void expect_packs(const Layout& layout, const cuda::Plan* plan) {
   const cuda::Table& table = *cuda_library().table;

@@ -102,8 +102,9 @@ class StagedNet : public testing::Test {
     wait_for([&] {
       EXPECT_TRUE(send_ != nullptr || net().connect(ctx_, 0, handle, &send_) == nccl::kSuccess);
       EXPECT_TRUE(recv_ != nullptr || net().accept(listen_, &recv_) == nccl::kSuccess);
-      return send_ != nullptr && recv_ != nullptr;
+      return (send_ != nullptr && recv_ != nullptr) || HasFailure();  // told once
     });
+    ASSERT_TRUE(send_ != nullptr && recv_ != nullptr);
   }
   void connect(int send_type = nccl::kPtrCuda, int recv_type = nccl::kPtrCuda) {
     ASSERT_NO_FATAL_FAILURE(join());

@@ -10,6 +10,7 @@ import collections
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -127,6 +128,23 @@ def a_compiler_that_hangs(machine):
     expect(done.code == 1 and results(done)["compile"] == "fail", done.report, done.out)
     expect(all(results(done)[name] == "skip" for name in ("link", "device", "pack", "nccl", "sanitizer")), done.report)
     expect("the build failed" in done.out, done.out)
+
+
+def what_the_build_defines(machine):
+    """gpu_build.sh compiles the library's sources without Meson: what Meson defines for them it must define, too."""
+    del machine
+    build = pathlib.Path(os.environ["PRUNEX_UNDER_TEST"]).parents[1]
+    commands = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
+    script = (ROOT / "scripts" / "gpu_build.sh").read_text(encoding="utf-8")
+    seen = 0
+    for command in commands:
+        name = os.path.relpath(os.path.join(command["directory"], command["file"]), ROOT)
+        if not name.startswith(("plugin/", "kernels/", "topology/")):
+            continue
+        seen += 1
+        for define in re.findall(r"-D(PRUNEX_\w+)", command["command"]):
+            expect(f"-D{define}" in script, f"{name} is compiled with {define}, gpu_build.sh knows nothing of it")
+    expect(seen > 100, "which sources?", seen)
 
 
 def a_file_that_does_not_compile(machine):

@@ -305,7 +305,7 @@ def case_plugin_by_path():
 def case_usage():
     done = p2p("--transport", "verbs")
     if not RDMA:
-        expect(done.code != 0 and done.out == "" and "PRUNEX_TRANSPORT=verbs: " in done.err, done)
+        expect(done.code != 0 and done.out == "" and "--transport verbs: " in done.err, done)
         expect("looked in" not in done.err, "the plugin is not what is missing", done)
     done = p2p("--transport", "socket", "--qps", 2, "--size", "1k")
     expect(done.code == 2 and done.out == "" and "--qps" in done.err and "--streams" in done.err, done)

@@ -36,6 +36,9 @@ World::World(std::vector<FakeDevice> devices) : state_(std::make_unique<State>()
   for (const FakeDevice& d : state_->devices) {
     auto handle = std::make_unique<ibv_device>();
     (void)snprintf(handle->name, sizeof handle->name, "%s", d.name.c_str());
+    // As the kernel names its file; no machine has so many.
+    (void)snprintf(handle->dev_name, sizeof handle->dev_name, "uverbs%zu",
+                   size_t{900} + state_->handles.size());
     handle->transport_type = d.kind;
     (void)snprintf(handle->ibdev_path, sizeof handle->ibdev_path, "%s", d.sysfs.c_str());
     state_->handles.push_back(std::move(handle));

@@ -265,7 +265,7 @@ TEST(Reports, B16_devices_that_cannot_be_used) {
   ASSERT_EQ(ports->size(), 3U);
   EXPECT_EQ((*ports)[0].trouble, "");
   EXPECT_EQ((*ports)[0].pci, "");  // none, and it works
-  EXPECT_SAYS((*ports)[1].trouble, "cannot be opened: /dev/infiniband/");
+  EXPECT_SAYS((*ports)[1].trouble, "cannot be opened: /dev/infiniband/uverbs");
   EXPECT_SAYS((*ports)[2].trouble, "DOWN");
   std::vector<std::string> notes;
   ASSERT_TRUE(open_verbs_transport(options, &notes));

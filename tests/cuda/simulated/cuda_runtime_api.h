@@ -87,6 +87,7 @@ enum cudaMemcpyKind : int {
 inline constexpr unsigned cudaHostAllocPortable = 1, cudaHostAllocMapped = 2,
                           cudaHostRegisterPortable = 1, cudaHostRegisterMapped = 2;
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, const void* p);
+cudaError_t cudaMemGetInfo(size_t* unused, size_t* total);
 cudaError_t cudaMalloc(void** out, size_t bytes);
 template <class T>
 cudaError_t cudaMalloc(T** out, size_t bytes) {

@@ -261,6 +261,10 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, const void* p) 
   }
   return cudaSuccess;
 }
+cudaError_t cudaMemGetInfo(size_t* unused, size_t* total) {
+  *unused = *total = size_t{1} << 30;
+  return cudaSuccess;
+}
 cudaError_t cudaMalloc(void** out, size_t bytes) {
   return allocate(out, bytes, FakeCall::allocate, cudaMemoryTypeDevice);
 }

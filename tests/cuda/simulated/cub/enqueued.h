@@ -21,10 +21,11 @@ cudaError_t enqueued(void* temporary, size_t& bytes, uint64_t items, cudaStream_
   }
   // What lies there afterwards is nobody's.
   const prunex::test::Uncounted uncounted;
-  return prunex::simulated::enqueue_kernel(stream, [temporary, need, work] {
+  prunex::simulated::enqueue_kernel(stream, [temporary, need, work] {
     std::memset(temporary, 0xc5, need);
     work();
   });
+  return cudaPeekAtLastError();  // whoever left it, as CUB does
 }
 
 }  // namespace cub
