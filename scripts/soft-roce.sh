@@ -88,6 +88,17 @@ parse_args() {
 
 # ---- what is needed ---------------------------------------------------------------------------------
 
+# The guest has these folders of its own; what it may write to is there nevertheless.
+require_folder() {
+  local here
+  here=$(pwd -P)
+  [[ $writable != / && $here/ == "$writable"/* ]] || case $here/ in
+    /tmp/* | /run/* | /dev/shm/*)
+      cannot "the guest does not see $here, since its /tmp, /run and /dev/shm are its own: run this from elsewhere"
+      ;;
+  esac
+}
+
 require_tools() {
   local tool
   [[ $(uname -m) == x86_64 ]] || cannot "only for x86_64 machines, this one is $(uname -m)"
@@ -264,6 +275,7 @@ main() {
   trap 'exit 130' INT
   trap 'exit 143' TERM
   trap 'exit 129' HUP
+  [[ $prepare_only == true ]] || require_folder
   require_tools
   prepare
   [[ $prepare_only == false ]] || exit 0

@@ -210,6 +210,10 @@ def case_soft_roce_guest_that_does_not_come_up():
     done = subprocess.run([str(ROOT / "scripts" / "soft-roce.sh"), "--memory", "999999G", "--", "true"],
                           capture_output=True, text=True, timeout=60)
     expect(done.returncode == 2 and "--memory 999999G is more than" in done.stderr, done)
+    with tempfile.TemporaryDirectory(dir="/tmp") as hidden:
+        done = subprocess.run([str(ROOT / "scripts" / "soft-roce.sh"), "--offline", "--writable", "/", "--", "true"],
+                              capture_output=True, text=True, timeout=60, cwd=hidden)
+    expect(done.returncode == 77 and f"the guest does not see {hidden}" in done.stderr, done)
 
 
 if __name__ == "__main__":
