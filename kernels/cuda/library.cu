@@ -81,7 +81,7 @@ int try_all(const Trial& trial) {
   return error != cudaSuccess ? error : prepare_reductions();
 }
 
-int prepare_device() {
+int prepare_device(void** memory) {
   Trial trial{};
   void* stream = nullptr;
   int error = cudaMalloc(&trial.memory, Trial::kBytes);
@@ -103,28 +103,27 @@ int prepare_device() {
   // The memory stays where all is well: freeing it waits for all that the device does.
   if (error != cudaSuccess) {
     cudaFree(trial.memory);
+    return error;
   }
-  return error;
+  *memory = trial.memory;
+  return cudaSuccess;
 }
 
 int prepare() {
   constexpr int kDevices = 64;
   static std::mutex mutex;
-  static bool prepared[kDevices];
+  static void* prepared[kDevices + 1];  // what stays; the last: of devices beyond
   int device = 0;
   const int error = get_device(&device);
   if (error != cudaSuccess) {
     return error;
   }
   const std::lock_guard lock(mutex);
-  if (device < kDevices && prepared[device]) {
+  void*& mine = prepared[device < kDevices ? device : kDevices];
+  if (device < kDevices && mine != nullptr) {
     return cudaSuccess;
   }
-  const int done = apart(prepare_device);
-  if (device < kDevices) {
-    prepared[device] = done == cudaSuccess;
-  }
-  return done;
+  return apart([&mine] { return prepare_device(&mine); });
 }
 
 int fill_plan(Plan& plan, size_t tiles, size_t words) {
