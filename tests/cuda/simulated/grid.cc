@@ -117,12 +117,14 @@ uint32_t place(uint32_t i, uint32_t n, uint32_t turn) {
   }
 }
 
-Block& block_of_thread() {
-  thread_local Block block;
-  return block;
+// One for all threads, since one grid runs at a time: streams come and go by the thousand, and a
+// sanitizer keeps what it knows of each stack.
+Block& the_block() {
+  static Block* const block = new Block;
+  return *block;
 }
 
-void Block::enter() { block_of_thread().serve(); }
+void Block::enter() { the_block().serve(); }
 
 void Block::serve() {
   running_->sanitized.arrived();
@@ -184,6 +186,7 @@ void Block::run(uint32_t threads, uint32_t turn, const std::function<void()>& bo
   turn_ = turn;
   begun_ = ended_ = 0;
   warps_.resize((threads + kLanes - 1) / kLanes);
+  own_ = {};  // the thread may be another
   own_.made_here();
   while (ended_ < threads_) {
     resume(*next_fiber());
@@ -247,13 +250,13 @@ void run_grid(uint32_t blocks, uint32_t threads, const std::function<void()>& bo
   blockDim.x = threads;
   for (uint32_t b = 0; b < blocks; ++b) {
     blockIdx.x = place(b, blocks, turn);
-    block_of_thread().run(threads, turn, body);
+    the_block().run(threads, turn, body);
   }
 }
 
-void meet_block() { block_of_thread().meet_all(); }
+void meet_block() { the_block().meet_all(); }
 void meet_warp(void* mine, void (*together)(void* const*, uint32_t)) {
-  block_of_thread().meet_lanes(mine, together);
+  the_block().meet_lanes(mine, together);
 }
 
 }  // namespace prunex::simulated
