@@ -198,13 +198,7 @@ int plan_from_bytes(const ByteMaskCall* call, Plan* plan, uint32_t* kept) {
 }
 
 int prepare_index(const Trial& trial) {
-  cudaFuncAttributes attributes;
-  int error = cudaSuccess;
-  for (const cudaError_t e : {cudaFuncGetAttributes(&attributes, words_kernel),
-                              cudaFuncGetAttributes(&attributes, ranks_kernel),
-                              cudaFuncGetAttributes(&attributes, tiles_kernel)}) {
-    error = error != cudaSuccess ? error : e;
-  }
+  int error = load_kernels(words_kernel, ranks_kernel, tiles_kernel);
   Carver carver(trial.memory);
   ByteMaskCall call{};
   call.count = 1;

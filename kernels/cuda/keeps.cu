@@ -120,13 +120,7 @@ int plan_from_keeps(const KeepCall* call, Plan* plan, uint64_t* kept) {
 }
 
 int prepare_keeps(const Trial& trial) {
-  cudaFuncAttributes attributes;
-  int error = cudaSuccess;
-  for (const cudaError_t e : {cudaFuncGetAttributes(&attributes, keep_words_kernel),
-                              cudaFuncGetAttributes(&attributes, keep_ranks_kernel),
-                              cudaFuncGetAttributes(&attributes, keep_tiles_kernel)}) {
-    error = error != cudaSuccess ? error : e;
-  }
+  int error = load_kernels(keep_words_kernel, keep_ranks_kernel, keep_tiles_kernel);
   // The scans, of one word and of no row.
   Plan plan{};
   plan.num_words = 1;

@@ -57,8 +57,16 @@ template <class... Parameters, class... Arguments>
   return blocks < kMaxBlocks ? blocks : kMaxBlocks;
 }
 
-// Zeroed memory of the device, for prepare_...(): what has only kernels of its own asks for their
-// attributes, which loads them; CUB's are loaded when they run.
+// To ask for a kernel's attributes loads it.
+template <class... Kernels>
+[[nodiscard]] int load_kernels(Kernels... kernels) {
+  cudaFuncAttributes attributes;
+  cudaError_t error = cudaSuccess;
+  ((error = error != cudaSuccess ? error : cudaFuncGetAttributes(&attributes, kernels)), ...);
+  return error;
+}
+
+// Zeroed memory of the device, for prepare_...(): CUB's kernels are loaded when they run.
 struct Trial {
   static constexpr size_t kBytes = size_t{1} << 20;
   void* memory;

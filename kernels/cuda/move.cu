@@ -100,12 +100,9 @@ int prepare_moves() {
   int error = cudaSuccess;
   for (const int size : {0, 1, 2, 4, 8}) {
     with_move(size, [&](auto move) {
-      cudaFuncAttributes attributes;
-      for (const cudaError_t e : {cudaFuncGetAttributes(&attributes, pack_kernel<move(), true>),
-                                  cudaFuncGetAttributes(&attributes, pack_kernel<move(), false>),
-                                  cudaFuncGetAttributes(&attributes, unpack_kernel<move()>)}) {
-        error = error != cudaSuccess ? error : e;
-      }
+      const int loaded = load_kernels(pack_kernel<move(), true>, pack_kernel<move(), false>,
+                                      unpack_kernel<move()>);
+      error = error != cudaSuccess ? error : loaded;
     });
   }
   return error;

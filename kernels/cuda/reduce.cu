@@ -80,12 +80,8 @@ int prepare_reductions() {
   int error = cudaSuccess;
   for (const DType type : {DType::f32, DType::f64, DType::i64, DType::u64}) {
     with_accumulator(type, [&](auto acc) {
-      cudaFuncAttributes attributes;
-      for (const cudaError_t e :
-           {cudaFuncGetAttributes(&attributes, flat_kernel<decltype(acc)>),
-            cudaFuncGetAttributes(&attributes, strided_kernel<decltype(acc)>)}) {
-        error = error != cudaSuccess ? error : e;
-      }
+      const int loaded = load_kernels(flat_kernel<decltype(acc)>, strided_kernel<decltype(acc)>);
+      error = error != cudaSuccess ? error : loaded;
     });
   }
   return error;
